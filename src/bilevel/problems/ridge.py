@@ -126,7 +126,7 @@ class RidgeLogistic:
 def ridge_logistic(
     features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
 ) -> RidgeLogistic:
-    """Return a random instance with Gaussian features, a sparse true direction and a tenth of labels flipped."""
+    """Return a random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
     for name, size in (("features", features), ("train", train), ("valid", valid)):
         check_count(size, name)
     check_dtype(dtype)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel.theory.constants import Blocks
 from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, positive, step_count
 from bilevel.words import shown
 
@@ -102,9 +103,10 @@ class Certificate(ABC):
         steps, gap, errors, _ = self._numbers(steps, gap, errors, slack=slack)
         return self._best_beta(steps, gap, errors, slack)
 
-    @abstractmethod
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return `errors`, for checked numbers."""
+        """Return `errors`, for checked numbers; by default the errors of y₀ and v₀ themselves."""
+        k = Blocks.of(self.constants)
+        return y_error, k.M_y / k.mu if v_error is None else v_error
 
     @abstractmethod
     def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:

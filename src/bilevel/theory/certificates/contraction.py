@@ -33,7 +33,7 @@ class TwoSequenceContraction:
     binding: str | np.ndarray
 
     def worst_case(self, beta: float, a0: float, b0: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return both recursions with equality, (a_0..a_K, b_0..b_K); outside the radii they may reach infinity."""
+        """Return both recursions with equality, (a_0..a_K, b_0..b_K); outside the radii they may diverge."""
         k = self.constants
         step = scalar(nonnegative(beta, "beta"), "beta")
         a, b = (np.empty(listed_steps(steps) + 1) for _ in range(2))

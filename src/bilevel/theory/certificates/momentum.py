@@ -36,10 +36,6 @@ class MomentumCertificate(Certificate):
     def beta_max(self) -> Floats:
         return largest_step(Blocks.of(self.constants).L_Phi, self.unit_gain)
 
-    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        k = Blocks.of(self.constants)
-        return y_error, k.M_y / k.mu if v_error is None else v_error
-
     def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
         beta = np.asarray(beta)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

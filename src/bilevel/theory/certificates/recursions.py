@@ -104,9 +104,9 @@ class WeightedSquares(OneBeta):
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖) after the first update."""
-        k, rate = self.constants, 1 - 1 / self.constants.kappa
+        rate, (y_error, v_error) = 1 - 1 / self.constants.kappa, super()._errors(y_error, v_error)
         a0 = rate * y_error
-        return a0, rate * (k.M / k.mu if v_error is None else v_error) + self.slope / k.L * a0
+        return a0, rate * v_error + self.slope / self.constants.L * a0
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         k = self.constants

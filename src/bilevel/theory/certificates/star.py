@@ -99,7 +99,7 @@ def aid(
 
 
 def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, InitialErrors]:
-    """Return AID's error system with contractions r (inner) and t (adjoint), its states' weights and the start."""
+    """Return AID's error system with contractions r (inner) and t (adjoint), its weights and the start."""
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy
 

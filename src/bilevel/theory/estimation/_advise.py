@@ -17,12 +17,11 @@ from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
 from bilevel.theory.estimation.advice import Advice, explain, recommend, recommend_nonconvex
-from bilevel.theory.estimation.estimates import StartErrors, largest_beta, sampled_certificates
-from bilevel.theory.estimation.observations import Observations, host_distance, places
+from bilevel.theory.estimation.estimates import largest_beta, sampled_certificates
+from bilevel.theory.estimation.observations import Observations, places
 from bilevel.theory.estimation.stationarity import measure_stationarity
 from bilevel.theory.estimation.trial_runs import (
     BetaTrial,
-    StartPoint,
     examine_start,
     follow,
     halve_beta,
@@ -105,7 +104,8 @@ def advise(
         return itd(problem, inner=alpha, outer=outer)
 
     main = "AID" if start.convex else "ITD"
-    gain = lambda beta: beta * float(largest_slope(make(main, beta), trial, x, start.star.y, data))
+    slope = lambda beta: make(main, beta).compiled(largest_slope, trial)(x, start.star.y, data)
+    gain = lambda beta: beta * float(slope(beta))
     untried = BetaTrial(start.proposal, 0, False)
     tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu) if trial else untried
 
@@ -121,7 +121,7 @@ def advise(
     final = {}
     if start.star.done and tried.passed and project is None and runs and is_convex(estimated):
         known = [method for followed in runs for method in FOLLOWED[followed]]
-        final = sampled_certificates(estimated, _describe(start, y, infimum), steps, known)
+        final = sampled_certificates(estimated, start.errors(y, infimum), steps, known)
     measured = problem.compiled(measure_stationarity, 0, project)
     measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, 0.0, None, at.smoothness))
     along = [measure(*moment) for moment in runs["AID"].seen] if "AID" in runs else []
@@ -144,14 +144,3 @@ def advise(
         notes=explain(start, tried, trial, runs, estimated, final, infimum, project is not None),
         projected=project is not None,
     )
-
-
-def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
-    value = float(start.at.value)
-    if value <= infimum:
-        raise ValueError(
-            f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
-        )
-    y_error = host_distance(y, start.star.y) + float(start.star.gradient) / start.mu
-    v_error = float(start.at.adjoint) if start.at.residual < 1e-8 else None
-    return StartErrors(value - infimum, y_error, v_error)

@@ -33,14 +33,13 @@ class LocalConstants(NamedTuple):
     mu_residual: Scalar  # how far the nearest eigenvalue may be from it
     L_yy: Scalar  # largest eigenvalue of ∇²_yy g
     L_xy: Scalar  # ‖∇²_xy g‖
-    inner: Scalar  # ‖(∇²_xy g, ∇²_yy g)‖, the slope of ∇_y g in (x, y)
-    outer: Scalar  # ‖∇²f‖ in (x, y)
-    f_xx: Scalar  # its blocks
+    L: Scalar  # the larger of ‖(∇²_xy g, ∇²_yy g)‖, the slope of ∇_y g in (x, y), and of ‖∇²f‖
+    f_xx: Scalar  # norms of the blocks of ∇²f
     f_xy: Scalar
     f_yy: Scalar
-    slope: Scalar  # ‖∇f‖
-    slope_y: Scalar  # ‖∇_y f‖
-    third: Scalar  # the larger slope of ∇²_yy g and ∇²_xy g in (x, y)
+    M: Scalar  # ‖∇f‖
+    M_y: Scalar  # ‖∇_y f‖
+    rho: Scalar  # the larger slope of ∇²_yy g and ∇²_xy g in (x, y)
     rho_xxy: Scalar  # slope of ∇²_xy g in x
     rho_xyy: Scalar  # slope of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
     rho_yyy: Scalar  # slope of ∇²_yy g in y
@@ -68,20 +67,20 @@ def local_constants(
     keys = jax.random.split(key, 4)
     ends = inner_spectrum(problem, steps, x, y, data, keys[0])
     f = problem.oracles.outer_gradients(x, y, data)
-    inner = _inner_norms(problem, x, y, data, keys[1], steps)
-    outer = _outer_norms(problem, x, y, data, keys[2], steps)
+    L_xy, inner = _inner_norms(problem, x, y, data, keys[1], steps)
+    outer, f_xx, f_xy, f_yy = _outer_norms(problem, x, y, data, keys[2], steps)
     # The power method converges faster than Lanczos.
     rho = _third_derivatives(problem, x, y, data, direction, keys[3], -(-steps // 3))
-    spectrum_ends = ends.values[0], ends.residuals[0], ends.values[-1]
-    gradients = tree.norm((f.x, f.y)), tree.norm(f.y)
-    rest = [*inner, *outer, *gradients, jnp.maximum(rho[3], rho[4]), *rho[:3]]
-    return LocalConstants._make([*spectrum_ends, *rest])
+    mu, L_yy = ends.values[0], ends.values[-1]
+    L, M, M_y = jnp.max(jnp.stack([inner, L_yy, outer])), tree.norm((f.x, f.y)), tree.norm(f.y)
+    of_g, of_f = (L_yy, L_xy, L), (f_xx, f_xy, f_yy, M, M_y)
+    return LocalConstants(mu, ends.residuals[0], *of_g, *of_f, jnp.max(rho), rho[0], rho[1], rho[2])
 
 
 def inner_spectrum(
     problem: Problem, steps: int, x: PyTree, y: PyTree, data: Batch | None, key: Array
 ) -> Ritz:
-    """Return Ritz values of ∇²_yy g: all of a small one, because a few steps miss the small end for a large κ."""
+    """Return Ritz values of ∇²_yy g: all of a small one, as a few steps miss the small end for a large κ."""
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     steps = size if size <= WHOLE else steps
     return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)

@@ -16,7 +16,7 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_known, check_problem, check_seed, prepare
 from bilevel.problem import Problem
 from bilevel.solvers.parts.newton import minimize
-from bilevel.theory.estimation.estimates import BLOCKS, Estimated
+from bilevel.theory.estimation.estimates import Estimated
 from bilevel.theory.estimation.local_constants import LocalConstants, inner_spectrum, local_constants
 from bilevel.types import PyTree, Scalar
 from bilevel.words import shown
@@ -137,19 +137,10 @@ class Observations:
         most = lambda name, among=self.found: max(getattr(point, name) for point in among)
         solved = [point for point, place in zip(self.found, self.places, strict=True) if place.solved]
         mu, residual = self._smallest()
-        same = (name for name in BLOCKS if name not in ("mu", "M_y"))
-        return Estimated(
-            mu_at_most=mu,
-            mu_residual=residual,
-            L_at_least=max(most("inner"), most("L_yy"), most("outer")),
-            M_at_least=most("slope"),
-            rho_at_least=max(most(name) for name in ("third", "rho_xxy", "rho_xyy", "rho_yyy")),
-            M_y_at_least=most("slope_y", solved or self.found),
-            M_aid_at_least=most("slope_y"),
-            points=len(self.found),
-            iterations=self.iterations,
-            **{f"{name}_at_least": most(name) for name in same},
-        )
+        bounds = {f"{name}_at_least": most(name) for name in LocalConstants._fields[2:]}
+        bounds |= {"M_aid_at_least": most("M_y"), "M_y_at_least": most("M_y", solved or self.found)}
+        counts = {"points": len(self.found), "iterations": self.iterations}
+        return Estimated(mu_at_most=mu, mu_residual=residual, **bounds, **counts)
 
     def _smallest(self) -> tuple[float, float]:
         """Return the smallest eigenvalue and its residual; a large residual takes more Lanczos steps."""

@@ -20,12 +20,13 @@ from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Info, Solver
 from bilevel.solvers.parts.inner import Carried
-from bilevel.theory.estimation.estimates import Estimated
+from bilevel.theory.estimation.estimates import Estimated, StartErrors
 from bilevel.theory.estimation.local_constants import inner_spectrum
 from bilevel.theory.estimation.observations import (
     InnerSolution,
     Observations,
     Place,
+    host_distance,
     host_norm,
     places,
     solve_inner,
@@ -52,6 +53,17 @@ class StartPoint(NamedTuple):
         """Return the first outer step to try: αμ/L̂_Φ."""
         real = np.finfo(float)
         return min(self.alpha * self.mu / max(float(self.at.smoothness), real.tiny), float(real.max))
+
+    def errors(self, y: PyTree, infimum: float) -> StartErrors:
+        """Return the errors of a run from (x0, y) and v = 0."""
+        value = float(self.at.value)
+        if value <= infimum:
+            raise ValueError(
+                f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
+            )
+        y_error = host_distance(y, self.star.y) + float(self.star.gradient) / self.mu
+        v_error = float(self.at.adjoint) if self.at.residual < 1e-8 else None
+        return StartErrors(value - infimum, y_error, v_error)
 
 
 def examine_start(
@@ -146,10 +158,6 @@ def largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch 
 
     AID starts from a solved adjoint system, and y should be y*(x). Then the estimate changes only as x moves.
     """
-    return solver.compiled(_largest_slope, steps)(x, y, data)
-
-
-def _largest_slope(solver: Solver, steps: int, x: PyTree, y: PyTree, data: Batch | None) -> Scalar:
     reporting = SlopeReporting(solver.problem, solver)
     record = lambda state, info: info.metrics["slope"]
     _, slopes = scan(reporting, reporting.init(x, y, data), data, steps=steps, record=record)

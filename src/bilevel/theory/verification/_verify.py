@@ -1,6 +1,7 @@
 """`verify` and `judge`: both sides of every lemma, theorem and certificate on a run of the real solver."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,11 @@ from bilevel.batch import Batch
 from bilevel.checks import check_count, check_kind, prepare
 from bilevel.solvers.base import Solver, check_solver
 from bilevel.theory.constants import Blocks, Constants
+from bilevel.theory.estimation.estimates import Estimated
 from bilevel.theory.verification.inequalities import claims_about
 from bilevel.theory.verification.inequalities.claims import Claim, Setting
-from bilevel.theory.verification.inputs import check_constants, check_solution, names_of, recognize
-from bilevel.theory.verification.measurement import Piece, Run, measure
+from bilevel.theory.verification.measurement import Piece, Run, measure, recognize
+from bilevel.theory.verification.reference import check_solution
 from bilevel.theory.verification.report import Report, Row, Verdict
 from bilevel.types import PyTree
 
@@ -213,3 +215,22 @@ def _share(slack: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         share = np.where(slack == 0, 0.0, slack / np.abs(rhs))
     return np.where(np.isposinf(rhs), 1.0, np.where(np.isnan(share), -np.inf, share))
+
+
+def check_constants(constants: Any) -> None:
+    if isinstance(constants, Estimated):
+        raise TypeError(
+            "these constants are estimated, not declared: pass constants.assume() to judge the run as if they held"
+        )
+    if not isinstance(constants, Constants | Blocks):
+        raise TypeError(
+            f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}: pass e.g. "
+            "theory.Constants(mu, L, M, rho)"
+        )
+    if any(np.ndim(getattr(constants, name)) for name in names_of(constants)):
+        raise ValueError("one run has one set of constants: pass scalars to theory.Constants, not arrays")
+
+
+def names_of(constants: Constants | Blocks) -> tuple[str, ...]:
+    """Return the names of the constants, without the further fields of assumed ones."""
+    return tuple(field.name for field in fields(Blocks if isinstance(constants, Blocks) else Constants))

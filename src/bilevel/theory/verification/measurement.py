@@ -20,15 +20,56 @@ from optax import tree
 from bilevel.batch import Batch
 from bilevel.loop.scan import scan
 from bilevel.problem import Problem
+from bilevel.solvers.adjoints.gradient_steps import OneStep, Steps
+from bilevel.solvers.algorithms.aid import AID
+from bilevel.solvers.algorithms.itd import ITD
+from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver, check_solver
-from bilevel.theory.verification.inputs import check_solution, recognize
-from bilevel.theory.verification.reference import DENSE, exact, inner_solution, matrix, solve_hessian
-from bilevel.types import PyTree
+from bilevel.solvers.rules import Descent
+from bilevel.theory.verification.reference import (
+    DENSE,
+    check_solution,
+    exact,
+    inner_solution,
+    matrix,
+    solve_hessian,
+)
+from bilevel.types import Number, PyTree
 
 Solution = Callable[[PyTree], PyTree]
 # With the ends, the Gauss–Lobatto points of order five.
 NODES = (0.5 - (3 / 28) ** 0.5, 0.5, 0.5 + (3 / 28) ** 0.5)
 Norms = Any  # numbers per iteration: a JAX array here, a NumPy array in judgments
+
+
+class Algorithm(NamedTuple):
+    """AID (the paper's Algorithm 1 if both counts are one), single-loop ITD (Algorithm 2) or SOBA."""
+
+    method: str
+    sizes: dict[str, Number]  # alpha, eta (not for ITD) and beta
+    inner_steps: int = 1
+    adjoint_steps: int = 1
+
+
+def recognize(solver: Solver) -> Algorithm:
+    """Return the algorithm of `solver`, or raise if no lemma or certificate covers it."""
+    method, rules, counts = "", {}, ()
+    if isinstance(solver, AID) and isinstance(solver.adjoint, OneStep | Steps):
+        method, rules = "AID", {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
+        counts = solver.inner_steps, solver.adjoint.count if isinstance(solver.adjoint, Steps) else 1
+    elif isinstance(solver, SOBA) and isinstance(solver.adjoint, OneStep):
+        method, rules = "SOBA", {"alpha": solver.inner, "eta": solver.adjoint.rule, "beta": solver.outer}
+    elif isinstance(solver, ITD) and solver.lengths.steps == 1:
+        method, rules = "ITD", {"alpha": solver.inner, "beta": solver.outer}
+    sizes = {name: rule.step_size for name, rule in rules.items() if isinstance(rule, Descent)}
+    if not rules or len(sizes) < len(rules) or solver.problem.prox is not None:
+        raise ValueError(
+            "the lemmas and certificates are about AID, single-loop ITD and SOBA with plain gradient steps, and this "
+            f"{solver.name} is not: make it with bl.aid(problem, inner=α, adjoint=η, outer=β), "
+            "bl.itd(problem, inner=α, outer=β) or bl.soba(problem, inner=α, adjoint=η, outer=β), all of them floats "
+            "and the problem without prox; AID may take several steps (inner_steps=N, adjoint=bl.adjoints.steps(η, Q))"
+        )
+    return Algorithm(method, sizes, *counts)
 
 
 class Piece(NamedTuple):

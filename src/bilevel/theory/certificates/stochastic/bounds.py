@@ -39,7 +39,7 @@ class Schedule(NamedTuple):
 
     @property
     def rules(self) -> StepSizes:
-        """Return optax rules for `bl.aid(problem, **rules._asdict(), batches="independent")`; the last repeats."""
+        """Return rules for `bl.aid(problem, **rules._asdict(), batches="independent")`; the last repeats."""
         at = lambda sizes: lambda count: jnp.asarray(sizes)[jnp.minimum(count, len(sizes) - 1)]
         return StepSizes(*(optax.sgd(at(sizes)) for sizes in self))
 
