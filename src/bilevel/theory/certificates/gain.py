@@ -88,7 +88,7 @@ class ClosedLoop(ErrorSystem):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: what the initial errors add to all steps."""
+        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: the response to the initial errors."""
         q0, q1 = beta * self.q0, beta * self.q1
         F = (self.r0 + q0, q0), (self.p + q1, self.r1 + q1)
         stable = np.asarray(beta * self.unit_gain) < 1
