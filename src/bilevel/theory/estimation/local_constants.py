@@ -46,21 +46,13 @@ class LocalConstants(NamedTuple):
 
 
 def local_constants(
-    problem: Problem,
-    steps: int,
-    x: PyTree,
-    y: PyTree,
-    there: PyTree,
-    data: Batch | None,
-    key: Array,
-    number: int,
+    problem: Problem, steps: int, x: PyTree, y: PyTree, there: PyTree, data: Batch | None, key: Array
 ) -> LocalConstants:
-    """Return the local constants at place `number`.
+    """Return the constants at (x, y).
 
     The search for third derivatives starts in the direction of `there`, a pair (x', y'), or in a random one
     if this is the same place.
     """
-    key = jax.random.fold_in(key, number)
     towards, drawn = tree.sub(there, (x, y)), random_unit((x, y), jax.random.fold_in(key, 7))
     apart = tree.norm(towards) > 0
     direction = jax.tree.map(lambda a, b: jnp.where(apart, a, b), towards, drawn)

@@ -122,8 +122,8 @@ class Observations:
         at_place = self.problem.compiled(local_constants, self.iterations)
         for place, following in zip(places, [*places[1:], *places[-1:]], strict=True):
             here, there = (place.x, place.y), (following.x, following.y)
-            at = at_place(*here, there, self.data, self.key, len(self.found))
-            at = jax.tree.map(float, jax.device_get(at))
+            key = jax.random.fold_in(self.key, len(self.found))
+            at = jax.tree.map(float, jax.device_get(at_place(*here, there, self.data, key)))
             if not all(math.isfinite(number) for number in at):
                 raise ValueError(
                     "the derivatives of f or g are not finite at a given point: pass points where they are"
