@@ -3,9 +3,8 @@
     g(x, y) = (1/2n) ‖A x y − b‖² + (μ/2) ‖y‖²        f(x, y) = (1/2n') ‖A' x y − b'‖²
 
 A is n × d, x is d × h, y has h entries and h > d. The head's Hessian is xᵀSx + μI with S = AᵀA/n. Its
-smallest eigenvalue is always the ridge μ, because xᵀSx has rank at most d < h. Its largest is μ +
-λ_max(xᵀSx). Without the ridge every x of full rank would give the same predictor, and Φ would not depend on x
-at all.
+smallest eigenvalue is always the ridge μ, because xᵀSx has rank at most d < h. Without the ridge every x of
+full rank would give the same predictor, and Φ would not depend on x.
 """
 
 from typing import Any, NamedTuple
@@ -16,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevel.batch import Batch
-from bilevel.checks import check_array, check_kind, check_matrix, check_positive
+from bilevel.checks import check_array, check_positive
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
-from bilevel.problems.instance import STATIONARITY, Instance
+from bilevel.problems.instance import STATIONARITY, Instance, checked
 from bilevel.types import Scalar
 
 Layer = Float[Array, "d h"]
@@ -45,10 +44,7 @@ PROBLEM = Problem(outer=f, inner=g)  # one for all instances, which differ only 
 
 
 def head(x: Layer, train: Training) -> Head:
-    """Return y*(x) = (xᵀSx + μI)⁻¹xᵀs = xᵀPs with s = Aᵀb/n and P = (S xxᵀ + μI)⁻¹.
-
-    P is d × d instead of h × h.
-    """
+    """Return y*(x) = (xᵀSx + μI)⁻¹xᵀs = xᵀPs with s = Aᵀb/n and P = (S xxᵀ + μI)⁻¹, which is only d × d."""
     S, s = _moments(train.examples)
     return x.T @ (_inverse(x, S, train.mu) @ s)
 
@@ -59,10 +55,7 @@ def value(x: Layer, data: Batch) -> Scalar:
 
 
 def hypergradient(x: Layer, data: Batch) -> Layer:
-    """Return ∇Φ(x) = (q − Sxv)yᵀ − (Sxy − s)vᵀ.
-
-    Here y = xᵀPs, v = xᵀPq and q = S'xy − s' on the validation data.
-    """
+    """Return ∇Φ(x) = (q − Sxv)yᵀ − (Sxy − s)vᵀ, with y = xᵀPs, v = xᵀPq and q = S'xy − s' (validation)."""
     (S, s), (S_valid, s_valid) = _moments(data.inner.examples), _moments(data.outer)
     P = _inverse(x, S, data.inner.mu)
     y = x.T @ (P @ s)
@@ -82,9 +75,7 @@ def feature_learning(train: Examples, valid: Examples, mu: Any, x0: Any) -> Inst
     """Return the instance that starts from features `x0` with the best head for them."""
     check_positive(mu, "ridge mu", traced=False)
     check_array(x0, "x0", 2)
-    for name, examples in (("train", train), ("valid", valid)):
-        check_kind(examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, targets)")
-        check_matrix(examples.inputs, f"{name}.inputs")
+    for name, examples in checked(train, valid, "targets"):
         if examples.inputs.shape[1] != x0.shape[0]:
             raise ValueError(
                 f"x0 has {x0.shape[0]} rows, but {name}.inputs have {examples.inputs.shape[1]} columns: give x0 one "

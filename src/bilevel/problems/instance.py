@@ -1,13 +1,22 @@
 """Problem that can be run: its start, data and step sizes, and a measure of x."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_callable, check_positive, check_problem, check_text, variables
+from bilevel.checks import (
+    check_callable,
+    check_kind,
+    check_matrix,
+    check_positive,
+    check_problem,
+    check_text,
+    variables,
+)
+from bilevel.data.examples import Examples
 from bilevel.problem import Problem
 from bilevel.theory.verification.reference import exact
 from bilevel.types import PyTree
@@ -51,8 +60,13 @@ class Instance:
 
 
 def stationarity(problem: Problem, y0: PyTree, data: Batch | None = None) -> Callable[[PyTree], Any]:
-    """Return x ↦ ‖∇Φ(x)‖, exact to rounding if g is strongly convex in y.
-
-    The search for y*(x) starts at `y0`.
-    """
+    """Return x ↦ ‖∇Φ(x)‖, exact if g is strongly convex in y. The search for y*(x) starts at `y0`."""
     return lambda x: tree.norm(exact(problem, x, y0, data).hypergradient)
+
+
+def checked(train: Any, valid: Any, targets: str = "labels") -> Iterator[tuple[str, Examples]]:
+    """Yield "train" and "valid" with their examples; raise unless they have a matrix of inputs."""
+    for name, examples in (("train", train), ("valid", valid)):
+        fix = f"pass bl.data.Examples(inputs, {targets})"
+        check_matrix(check_kind(examples, Examples, name, "a bl.data.Examples", fix).inputs, f"{name}.inputs")
+        yield name, examples

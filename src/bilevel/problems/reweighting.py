@@ -19,19 +19,11 @@ from jaxtyping import Array, Float, Int
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import (
-    check_array,
-    check_count,
-    check_dtype,
-    check_generator,
-    check_kind,
-    check_labels,
-    check_matrix,
-)
+from bilevel.checks import check_array, check_count, check_dtype, check_generator, check_kind, check_labels
 from bilevel.composition import composed
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
-from bilevel.problems.instance import Instance
+from bilevel.problems.instance import Instance, checked
 from bilevel.types import Scalar
 
 
@@ -61,7 +53,8 @@ def logits(y: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 
 def cross_entropies(scores: Float[Array, "n c"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
-    return jax.nn.logsumexp(scores, axis=1) - _at_label(scores, labels)
+    at_label = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(scores, axis=1) - at_label
 
 
 def losses(y: MLP, batch: Examples) -> Float[Array, " n"]:
@@ -99,9 +92,8 @@ def data_reweighting(
     """Return the instance in which all weights start at ½.
 
     y*(x) is not unique, and ∇Φ is not defined. The yardstick of x is the validation loss of a network trained
-    with its weights. The training starts at `y0` and takes `training_steps` gradient steps of size 1. The
-    yardstick does not depend on the y of a method. `L` is an assumption, for steps of 1/L; a network has no
-    such constant.
+    with its weights, by `training_steps` gradient steps of size 1 from `y0`. It does not depend on the y of a
+    method. `L` is an assumption, for steps of 1/L; a network has no such constant.
     """
     check_count(training_steps, "training_steps", least=0)
     _check(train, valid, y0)
@@ -123,9 +115,7 @@ def _check(train: Any, valid: Any, y0: Any) -> None:
     check_kind(y0, MLP, "y0", "an MLP", "pass initial_mlp(inputs, hidden, classes, seed)")
     for name, part in y0._asdict().items():
         check_array(part, f"y0.{name}", 2 if name.startswith("W") else 1)
-    for name, examples in (("train", train), ("valid", valid)):
-        check_kind(examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, labels)")
-        check_matrix(examples.inputs, f"{name}.inputs")
+    for name, examples in checked(train, valid):
         if examples.inputs.shape[1] != y0.W1.shape[0]:
             raise ValueError(
                 f"{name}.inputs have {examples.inputs.shape[1]} columns, but y0 takes {y0.W1.shape[0]}: make y0 by "
@@ -142,7 +132,3 @@ def trained_by(data: Batch, y0: MLP, steps: int) -> Callable[[Any], Scalar]:
         return PROBLEM.f(x, lax.fori_loop(0, steps, descend, y0), data)
 
     return loss
-
-
-def _at_label(scores: Float[Array, "n c"], labels: Int[Array, " n"]) -> Float[Array, " n"]:
-    return jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]

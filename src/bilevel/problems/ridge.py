@@ -23,14 +23,12 @@ from bilevel.checks import (
     check_count,
     check_dtype,
     check_generator,
-    check_kind,
-    check_matrix,
     check_not_negative,
     check_positive,
 )
 from bilevel.data.examples import Examples
 from bilevel.problem import Problem
-from bilevel.problems.instance import STATIONARITY, Instance, stationarity
+from bilevel.problems.instance import STATIONARITY, Instance, checked, stationarity
 from bilevel.theory.constants import Constants
 
 
@@ -45,11 +43,7 @@ class RidgeLogistic:
     tau: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, examples in (("train", self.train), ("valid", self.valid)):
-            check_kind(
-                examples, Examples, name, "a bl.data.Examples", "pass bl.data.Examples(inputs, labels)"
-            )
-            check_matrix(examples.inputs, f"{name}.inputs")
+        for name, examples in checked(self.train, self.valid):
             check_array(examples.targets, f"{name}.targets", 1)
             signs = examples.targets
             if not isinstance(signs, Tracer) and not np.all(np.abs(np.asarray(signs)) == 1):
@@ -98,9 +92,8 @@ class RidgeLogistic:
 
     @property
     def inner_radius(self) -> float:
-        """Return R = ‖A‖/(√n·low).
+        """Return R = ‖A‖/(√n·low): y*(x) is in the ball ‖y‖ ≤ R, and steps on y of at most 1/L never leave it.
 
-        y*(x) is inside ‖y‖ ≤ R, and gradient steps on y of size at most 1/L never leave this ball.
         The loss's gradient has norm at most ‖A‖/√n, so ‖(1 − αr)∘y − α∇loss‖ ≤ (1 − α·low)‖y‖ + α‖A‖/√n.
         """
         return _strength(self.train) / self.low
@@ -133,10 +126,7 @@ class RidgeLogistic:
 def ridge_logistic(
     features: int = 5, train: int = 60, valid: int = 60, seed: int = 0, dtype: Any = float, **strengths: float
 ) -> RidgeLogistic:
-    """Return a random instance with Gaussian features and a sparse true direction.
-
-    A tenth of the labels is flipped.
-    """
+    """Return a random instance: Gaussian features, a sparse true direction, a tenth of the labels flipped."""
     for name, size in (("features", features), ("train", train), ("valid", valid)):
         check_count(size, name)
     check_dtype(dtype)

@@ -79,10 +79,7 @@ class Quadratic:
         return -self.L * self.m / self.z**2
 
     def itd_limit(self, alpha: Any) -> Vector:
-        """Return −α m L Z⁻¹1, the limit of single-loop ITD with inner step α.
-
-        The estimator is Zx + α m L·1.
-        """
+        """Return −α m L Z⁻¹1, the limit of single-loop ITD with inner step α and estimator Zx + α m L·1."""
         check_positive(alpha, "step size alpha")
         return -alpha * self.L * self.m / self.z
 

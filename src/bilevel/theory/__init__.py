@@ -1,6 +1,5 @@
 """Convergence theory as numbers: from a problem's constants to step sizes, bounds and verdicts."""
 
-from bilevel.theory.blocks import Blocks as Blocks
 from bilevel.theory.certificates import (
     limit as limit,
     momentum as momentum,
@@ -33,16 +32,16 @@ from bilevel.theory.certificates.paper import (
     radius_beta as radius_beta,
 )
 from bilevel.theory.certificates.stochastic import Noise as Noise
-from bilevel.theory.constants import Constants as Constants
+from bilevel.theory.constants import Blocks as Blocks, Constants as Constants
 from bilevel.theory.estimation._advise import advise as advise
 from bilevel.theory.estimation.advice import Advice as Advice
 from bilevel.theory.estimation.estimates import (
     Assumed as Assumed,
     AssumedBlocks as AssumedBlocks,
     Estimated as Estimated,
+    Sampled as Sampled,
 )
 from bilevel.theory.estimation.observations import estimate as estimate
-from bilevel.theory.estimation.sampled import Sampled as Sampled
 from bilevel.theory.verification._verify import judge as judge, verify as verify
 from bilevel.theory.verification.measurement import Run as Run, measure as measure
 from bilevel.theory.verification.reference import Exact as Exact, exact as exact

@@ -24,6 +24,9 @@ MEANINGS = {
     "beta": "it is the outer step size",
     "R_y": "it is a radius around y*(x)",
     "eps": "it is the target for the mean of ‖∇Φ‖²",
+    "theta": "it is the parameter of Young's inequality",
+    "c_y": "the warm-up brings ‖y₀ − y*₀‖ down to c_y·mu",
+    "slack": "it is what a larger step may cost, as a share of the lowest bound",
 }
 
 
@@ -33,9 +36,7 @@ def number(value: Real, name: str) -> Floats:
         # A Python integer may exceed 64 bits (iteration counts do, at large κ). NumPy would reject it.
         if isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if np.any(np.ma.getmask(value)):
-            raise TypeError
-        if isinstance(value, str | bytes | dict | set | Iterator):
+        if np.any(np.ma.getmask(value)) or isinstance(value, str | bytes | dict | set | Iterator):
             raise TypeError
         result = np.asarray(value)
         if result.dtype == object and all(type(entry) is int for entry in result.flat):
@@ -48,47 +49,33 @@ def number(value: Real, name: str) -> Floats:
         raise TypeError(
             f"{name} must be a real number or an array of them, got {shown(value)}: pass e.g. {name}=1.0"
         ) from None
-    if not np.all(np.isfinite(result)):
-        raise ValueError(f"{name} must be finite, got {_first(result, ~np.isfinite(result))}")
+    _check(result, ~np.isfinite(result), f"{name} must be finite")
     return result[()]
 
 
 def nonnegative(value: Real, name: str, meaning: str | None = None) -> Floats:
     """Return `value` as a number ≥ 0. The error explains its `meaning`, by default from `MEANINGS`."""
     result = number(value, name)
-    if np.any(result < 0):
-        reason = meaning or MEANINGS[name]
-        raise ValueError(f"{name} must be at least 0, got {_first(result, result < 0)}: {reason}")
-    return result
+    return _check(result, result < 0, f"{name} must be at least 0", meaning or MEANINGS[name])
 
 
 def positive(value: Real, name: str, meaning: str | None = None) -> Floats:
     """Return `value` as a number > 0. The error explains its `meaning`, by default from `MEANINGS`."""
     result = number(value, name)
-    if np.any(result <= 0):
-        reason = meaning or MEANINGS[name]
-        raise ValueError(f"{name} must be positive, got {_first(result, result <= 0)}: {reason}")
-    return result
+    return _check(result, result <= 0, f"{name} must be positive", meaning or MEANINGS[name])
 
 
 def fraction(value: Real, name: str) -> Floats:
     """Return a safety factor in (0, 1] that scales a step size down."""
     result = positive(value, name, "it scales the largest admissible step size; use 1 for the largest")
-    if np.any(result > 1):
-        raise ValueError(
-            f"{name} must be at most 1, got {_first(result, result > 1)}: "
-            "the certificate does not cover a larger outer step"
-        )
-    return result
+    reason = "the certificate does not cover a larger outer step"
+    return _check(result, result > 1, f"{name} must be at most 1", reason)
 
 
 def step_count(steps: Real) -> Floats:
     """Return a number of iterations K ≥ 1 (whole, but as float64 for arithmetic)."""
     result = positive(steps, "steps", "a bound averages over K ≥ 1 iterations")
-    if np.any(result != np.floor(result)):
-        bad = _first(result, result != np.floor(result))
-        raise ValueError(f"steps must be a whole number of iterations, got {bad}")
-    return result
+    return _check(result, result != np.floor(result), "steps must be a whole number of iterations")
 
 
 def listed_steps(steps: Real) -> int:
@@ -137,5 +124,9 @@ def check_shapes(**values: Any) -> None:
         ) from None
 
 
-def _first(values: Floats, bad: Any) -> float:
-    return float(np.atleast_1d(values)[np.atleast_1d(bad)][0])
+def _check(values: Floats, bad: Any, rule: str, reason: str = "") -> Floats:
+    """Return the values, or raise with the first bad one."""
+    if np.any(bad):
+        first = float(np.atleast_1d(values)[np.atleast_1d(bad)][0])
+        raise ValueError(f"{rule}, got {first}" + (f": {reason}" if reason else ""))
+    return values

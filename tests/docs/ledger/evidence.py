@@ -17,7 +17,7 @@ from bilevel.problems.reweighting import initial_mlp
 from bilevel.theory import Constants, cheapest, star
 from bilevel.theory.certificates import limit, momentum, momentum_gains
 from bilevel.theory.certificates.certificate import SLACK
-from bilevel.theory.verification import _verify, segments
+from bilevel.theory.verification import _verify, measurement
 
 MIB = 2**20
 MLP = sum(layer.size for layer in initial_mlp(784, 256, 10, seed=0))
@@ -254,7 +254,7 @@ CLAIMS: Claims = {
         "within 13 % of the best": lambda: max(plan.of_steps for plan in plans().values()) - 1,
     },
     "docs/theory/verification.md": {
-        "0.173, 0.5 and 0.827 of the way": segments.NODES,
+        "0.173, 0.5 and 0.827 of the way": measurement.NODES,
         "by more than 10⁻⁹": _verify.TOLERANCE,
     },
     "docs/theory/worst-case.md": {

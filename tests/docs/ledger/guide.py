@@ -27,7 +27,7 @@ from bilevel.loop.diagnose import divergence, hook as diagnose_hook, measurement
 from bilevel.loop.recovery import snapshots
 from bilevel.row_weights import fit as weighing
 from bilevel.solvers.parts import line_search
-from bilevel.theory.estimation import explanation
+from bilevel.theory.estimation import advice
 
 from .evidence import IMAGES, MIB, MLP
 
@@ -181,7 +181,7 @@ CLAIMS: Claims = {
         r"$m(\kappa-1) = 0.9$": lambda: (1, cell("compare", "ITD", "(a) ‖∇Φ‖")),
     },
     "docs/how-to/advise.md": {
-        "at most 10 %": explanation.TOLERATED_BIAS,
+        "at most 10 %": advice.TOLERATED_BIAS,
     },
     "docs/how-to/diagnose.md": {
         "at most 2 % of the gradients": diagnose_hook.SHARE,

@@ -23,12 +23,13 @@ from bilevel.theory import Blocks, Constants, Noise, stochastic
 from bilevel.theory.certificates.stochastic.bounds import y_bend
 from bilevel.theory.certificates.stochastic.mean_bounds import (
     TRIED,
+    Method,
+    Tracking,
     level,
     noise as noise_along,
     stationary,
     weighted_bound,
 )
-from bilevel.theory.certificates.stochastic.tracking import Method, Tracking
 
 BLOCKS = Blocks(0.5, 2.0, 0.7, 1.0, 0.6, 0.8, 1.3, 0.2, 0.3, 0.4)
 NOISE = Noise(0.3, 0.2, 0.4, hessian=0.2, cross=0.15)

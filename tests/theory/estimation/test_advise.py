@@ -15,7 +15,7 @@ import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, ridge_logistic
 from bilevel.problems.two_dimensional import FAMILY, as_data
-from bilevel.theory.estimation.sampled import StartErrors, sampled_certificates
+from bilevel.theory.estimation.estimates import StartErrors, sampled_certificates
 from bilevel.theory.estimation.stationarity import measure_stationarity
 from bilevel.theory.estimation.trial_runs import halve_beta, largest_slope
 
@@ -188,7 +188,7 @@ def test_hypergradient_bias_and_curvature_are_those_of_dense_derivatives():
     change = lambda e: (solve(x0 + h * e).hypergradient - solve(x0 - h * e).hypergradient) / (2 * h)
     hessian = np.stack([change(e) for e in jnp.eye(3)])
     assert advice.at.smoothness == pytest.approx(np.linalg.norm(hessian, 2), rel=1e-4)
-    at = jax.jit(lambda: measure_stationarity(problem, x0, star.y, data, 0.3, 0.0, None, 0, smoothness=1.0))()
+    at = jax.jit(lambda: measure_stationarity(problem, 0, None, x0, star.y, data, 0.3, 0.0, None, 1.0))()
     assert at.bias == pytest.approx(np.linalg.norm(info.hypergradient - star.hypergradient), rel=1e-8)
 
 

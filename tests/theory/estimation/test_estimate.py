@@ -8,8 +8,7 @@ import pytest
 import bilevel as bl
 from bilevel import theory
 from bilevel.problems import quadratic, random_quadratic, ridge_logistic
-from bilevel.theory.estimation.lanczos import lanczos
-from bilevel.theory.estimation.local_constants import LocalConstants, inner_spectrum
+from bilevel.theory.estimation.local_constants import LocalConstants, inner_spectrum, lanczos
 from bilevel.theory.estimation.observations import Observations, Place
 
 pytestmark = pytest.mark.slow
@@ -141,7 +140,7 @@ def test_a_small_end_of_the_spectrum_is_resolved_or_its_residual_reported():
         )
         observations = Observations(problem, None, 4, jax.random.key(0))
         x, y = jnp.zeros(()), jnp.zeros(n)
-        ends = jax.jit(lambda: inner_spectrum(problem, x, y, None, jax.random.key(1), 4))()
+        ends = jax.jit(lambda: inner_spectrum(problem, 4, x, y, None, jax.random.key(1)))()
         observations.places.append(Place(x, y))
         rest = dict.fromkeys(LocalConstants._fields[2:], 1.0)
         observations.found.append(LocalConstants(ends.values[0], ends.residuals[0], **rest))

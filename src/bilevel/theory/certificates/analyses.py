@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates import paper, prior, sharp, star, tight
 from bilevel.theory.certificates.certificate import Certificate
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.words import shown
 
 MODULES = {"earlier": prior, "paper": paper, "sharp": sharp, "tight": tight, "star": star}

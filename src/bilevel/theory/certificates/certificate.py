@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevel.theory.constants import Blocks
 from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, positive, step_count
 from bilevel.words import shown
 
@@ -51,10 +52,7 @@ class Certificate(ABC):
 
     @property
     def inherent_error(self) -> Floats:
-        """Return the part of the bound that remains for every number of steps and every β.
-
-        It is zero for AID and SOBA.
-        """
+        """Return the part of the bound that remains for every K and every β; it is zero for AID and SOBA."""
         return 0.0
 
     def errors(self, y_error: Real, v_error: Real | None) -> Errors:
@@ -93,24 +91,22 @@ class Certificate(ABC):
     ) -> Floats:
         """Return `bound` from the analysis' own initial errors; infinite where β is not certified."""
         steps, gap, errors, beta = self._numbers(steps, gap, errors, beta)
-        return self._bound(
-            steps, gap, errors, self._default_beta(steps, gap, errors) if beta is None else beta
-        )
+        at = self._default_beta(steps, gap, errors) if beta is None else beta
+        return self._bound(steps, gap, errors, at)
 
     def best_beta_from(
         self, steps: Real, gap: Real, errors: tuple[Real, Real], slack: Real = SLACK
     ) -> Floats:
         """Return `best_beta` from the analysis' own initial errors."""
         positive(gap, "gap", GAP)
-        slack = nonnegative(
-            slack, "slack", "it is what a larger step may cost, as a share of the lowest bound"
-        )
+        slack = nonnegative(slack, "slack")
         steps, gap, errors, _ = self._numbers(steps, gap, errors, slack=slack)
         return self._best_beta(steps, gap, errors, slack)
 
-    @abstractmethod
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        """Return `errors`, for checked numbers."""
+        """Return `errors`, for checked numbers; by default the errors of y₀ and v₀ themselves."""
+        k = Blocks.of(self.constants)
+        return y_error, k.M_y / k.mu if v_error is None else v_error
 
     @abstractmethod
     def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
@@ -133,10 +129,11 @@ class Certificate(ABC):
                 f"errors must be a pair of numbers, of y and of v, got {shown(errors)}: pass e.g. (0.1, 0.0)"
             )
         names = "the first initial error", "the second initial error"
-        start = {name: initial(error, name) for name, error in zip(names, errors, strict=True)}
+        y, v = (initial(error, name) for name, error in zip(names, errors, strict=True))
         beta = None if beta is None else positive(beta, "beta")
+        start = {names[0]: y, names[1]: v}
         check_shapes(steps=steps, gap=gap, **start, beta=beta, **others, constants=self.beta_max)
-        return steps, gap, (start[names[0]], start[names[1]]), beta
+        return steps, gap, (y, v), beta
 
     def _start(self, y_error: Real, v_error: Real | None) -> Errors:
         y_error = nonnegative(y_error, "y_error")
@@ -175,11 +172,11 @@ class OneBeta(Certificate):
 def initial(error: Real, name: str) -> Floats:
     """Return a distance; infinity means that the analysis does not cover the start."""
     array = isinstance(error, float | np.ndarray | np.floating) and not np.ma.isMaskedArray(error)
-    if array and np.asarray(error).dtype.kind == "f" and np.any(np.isposinf(error)):
-        error = np.asarray(error)
-        finite = nonnegative(np.where(np.isposinf(error), 0.0, error), name, "it is a distance")
-        return np.where(np.isposinf(error), np.inf, finite)[()]
-    return nonnegative(error, name, "it is a distance")
+    infinite = np.isposinf(error) if array and np.asarray(error).dtype.kind == "f" else False
+    if not np.any(infinite):
+        return nonnegative(error, name, "it is a distance")
+    finite = nonnegative(np.where(infinite, 0.0, error), name, "it is a distance")
+    return np.where(infinite, np.inf, finite)[()]
 
 
 def smallest(terms: Mapping[str, Floats]) -> tuple[Floats, str | np.ndarray]:
@@ -188,3 +185,15 @@ def smallest(terms: Mapping[str, Floats]) -> tuple[Floats, str | np.ndarray]:
     values = np.stack(np.broadcast_arrays(*terms.values()))
     binding = names[np.argmin(values, axis=0)]
     return values.min(axis=0)[()], str(binding) if np.ndim(binding) == 0 else binding
+
+
+@np.errstate(divide="ignore", over="ignore")
+def inverse(value: Floats) -> Floats:
+    """Return 1/value, infinite for zero."""
+    return (1 / np.asarray(value))[()]
+
+
+def quotient(a: Floats, b: Floats, otherwise: float = 0.0) -> Floats:
+    """Return a/b where b is positive, and `otherwise` elsewhere."""
+    a, b = np.broadcast_arrays(a, b)
+    return np.divide(a, b, out=np.full(b.shape, otherwise), where=b > 0)[()]

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel.checks import MANY, check_count
-from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP
 from bilevel.theory.certificates.star import aid, contraction, tracking
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.reals import Real, check_kappa, nonnegative, positive, scalar
 
 FOREVER = 2.0**60  # steps after which the bound times K is constant
@@ -16,10 +15,9 @@ SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the largest β, for comparing N and Q
 
 
 class Plan(NamedTuple):
-    """Solver and its number of steps.
+    """`iterations` steps of `bl.aid(problem, inner=alpha, adjoint=steps(eta, Q), outer=beta, inner_steps=N)`.
 
-    `bl.aid(problem, inner=alpha, adjoint=bl.adjoints.steps(eta, Q), outer=beta, inner_steps=N)` for
-    `iterations` steps.
+    N is `inner_steps`, Q is `adjoint_steps`, and `steps` is `bl.adjoints.steps`.
     """
 
     alpha: float

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bilevel.theory.certificates.certificate import smallest
+from bilevel.theory.certificates.certificate import inverse, smallest
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real, listed_steps, nonnegative, scalar, short_step
 
@@ -33,10 +33,7 @@ class TwoSequenceContraction:
     binding: str | np.ndarray
 
     def worst_case(self, beta: float, a0: float, b0: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return both recursions with equality, (a_0..a_K, b_0..b_K), for scalar constants.
-
-        Outside the radii the quadratic term may dominate; the sequences then end in infinity.
-        """
+        """Return both recursions with equality, (a_0..a_K, b_0..b_K); outside the radii they may diverge."""
         k = self.constants
         step = scalar(nonnegative(beta, "beta"), "beta")
         a, b = (np.empty(listed_steps(steps) + 1) for _ in range(2))
@@ -64,8 +61,7 @@ def two_sequence_contraction(
     alpha, eta = short_step(alpha, "alpha", L), short_step(eta, "eta", L)
     c0 = rho * M / mu**2 + L / mu
     c_prime = M + rho * M / mu
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse_rho, inverse_c_prime = 1 / np.asarray(rho), 1 / np.asarray(c_prime)
+    inverse_rho, inverse_c_prime = inverse(rho), inverse(c_prime)
     terms = {
         "inner drift": alpha * mu**3 / (8 * L) * inverse_rho * inverse_c_prime,
         "adjoint to inner": mu**3 * eta / (16 * L**2 * c0) * inverse_rho,
@@ -73,5 +69,5 @@ def two_sequence_contraction(
         "adjoint drift": alpha * mu * L / 2 * inverse_rho * inverse_c_prime,
     }
     beta_max, binding = smallest(terms)
-    R_a, R_b = (mu / 2 * inverse_rho)[()], (2 * alpha * c0 * L / eta * inverse_rho)[()]
+    R_a, R_b = mu / 2 * inverse_rho, 2 * alpha * c0 * L / eta * inverse_rho
     return TwoSequenceContraction(constants, alpha, eta, c0, c_prime, R_a, R_b, beta_max, terms, binding)

@@ -1,4 +1,4 @@
-"""Positive linear error systems, and their closed loop, which `sharp` and `tight` sum.
+"""Positive linear error systems, their certificates, and the closed loop, which `sharp` and `tight` sum.
 
 All norm recursions here have the form of a *positive* linear system,
 
@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from bilevel.theory.reals import Floats
+from bilevel.theory.certificates.certificate import Certificate, Errors, inverse
+from bilevel.theory.reals import Floats, Real
 
 EVERY_STEP = (
     "every outer step is certified, and the bound falls with it: L_Phi is zero, so Φ is linear and no error feeds "
@@ -30,19 +31,19 @@ EVERY_STEP = (
 
 @dataclass(frozen=True)
 class ErrorSystem(ABC):
-    """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5.
+    """w_k ≤ P w_{k−1} + βq‖h_{k−1}‖ and e_k ≤ c0·w_k[0] + w_k[1] + C5 with P = [[r0, 0], [p, r1]].
 
-    P = [[r0, 0], [p, r1]]; q = (q0, q1). States are scaled so that they add to e_k with the weights c = (c0,
-    1). `beta_cap` collects the bounds on β that the lemmas themselves need.
+    States are scaled so that they add to e_k with the weights c = (c0, 1). `beta_cap` collects the bounds on β
+    that the lemmas themselves need.
     """
 
     r0: Floats
-    r1: Floats
-    p: Floats
     q0: Floats
-    q1: Floats
-    C5: Floats
     beta_cap: Floats
+    r1: Floats = 0.0
+    p: Floats = 0.0
+    q1: Floats = 0.0
+    C5: Floats = 0.0
     c0: Floats = 1.0
 
     @property
@@ -78,8 +79,7 @@ class ClosedLoop(ErrorSystem):
     @property
     def beta_max(self) -> Floats:
         """Return min(beta_cap, 1/(2·unit_gain)), beyond which G ≥ 1."""
-        with np.errstate(divide="ignore", over="ignore"):
-            return np.minimum(self.beta_cap, 0.5 / np.asarray(self.unit_gain))[()]
+        return np.minimum(self.beta_cap, 0.5 * inverse(self.unit_gain))
 
     def gain(self, beta: Floats) -> Floats:
         """Return the closed-loop ℓ₂ gain G = T/(1 − T) from g to the error; infinite for T ≥ 1."""
@@ -88,10 +88,7 @@ class ClosedLoop(ErrorSystem):
             return np.where(T < 1, T / np.maximum(1 - T, 0), np.inf)[()]
 
     def transient(self, beta: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ.
-
-        I₀ is the contribution of the initial errors to all steps.
-        """
+        """Return I₀ = (Σ_k (1ᵀFᵏw)²)^½ for F = P + βq1ᵀ: the response to the initial errors."""
         q0, q1 = beta * self.q0, beta * self.q1
         F = (self.r0 + q0, q0), (self.p + q1, self.r1 + q1)
         stable = np.asarray(beta * self.unit_gain) < 1
@@ -112,11 +109,59 @@ class ClosedLoop(ErrorSystem):
         return np.where(admissible & ~np.isnan(s), s**2, np.inf)[()]
 
 
-def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
-    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b).
+# From ‖y₀ − y*(x₀)‖ and ‖v₀ − v*(x₀)‖ to the system's errors.
+InitialErrors = Callable[[Floats, Floats | None], Errors]
 
-    The square is zᵀXz with X = PᵀXP + rowᵀrow, three linear equations. Where P is not `stable` the sum
-    diverges, and the returned number has no meaning.
+
+@dataclass(frozen=True)
+class SystemCertificate(Certificate):
+    """Bounds for any admissible β. `weights` scale the two errors to the states; ITD has only one."""
+
+    system: ErrorSystem
+    weights: tuple[Floats, Floats]
+    start: InitialErrors
+    inner_steps: int = 1
+    adjoint_steps: int = 1
+
+    @property
+    def beta_max(self) -> Floats:
+        return self.system.beta_max
+
+    @property
+    def C5(self) -> Floats:
+        """Return the part of the hypergradient error that does not vanish with the errors."""
+        return self.system.C5
+
+    @property
+    def inherent_error(self) -> Floats:
+        """Return C₅²: the limit of the bound as K → ∞ and β → 0 with βK → ∞."""
+        return self.C5**2
+
+    def limit(self, beta: Real) -> Floats:
+        """Return the limit of the bound as K → ∞ with β fixed; infinite where β is not certified."""
+        return self.bound_from(2.0**60, 0.0, (0.0, 0.0), beta)
+
+    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
+        return self.start(y_error, v_error)
+
+    def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
+        bound = self.system.bound(beta, steps, gap, *self._states(errors))
+        return np.where(np.isinf(errors[0]) | np.isinf(errors[1]), np.inf, bound)[()]
+
+    def _best_beta(self, steps: Floats, gap: Floats, errors: Errors, slack: Floats) -> Floats:
+        return self.system.best_beta(steps, gap, *self._states(errors), slack=slack)
+
+    def _states(self, errors: Errors) -> Errors:
+        # An infinite error marks a start that the analysis does not cover.
+        y, v = (np.where(np.isinf(error), 0.0, error)[()] for error in errors)
+        with np.errstate(over="ignore"):
+            return self.weights[0] * y, np.asarray(self.weights[1] * v)[()]
+
+
+def free_response(P: Any, row: Any, a: Floats, b: Floats, stable: Any) -> Floats:
+    """Return (Σ_k (row·P^k z)²)^½ for z = (a, b), which has no meaning where P is not `stable`.
+
+    The square is zᵀXz with X = PᵀXP + rowᵀrow, three linear equations.
     """
     (p, q), (r, s) = P
     p, q, r, s, u, w, a, b, stable = np.broadcast_arrays(p, q, r, s, *row, a, b, stable)
@@ -150,8 +195,7 @@ def minimize_on_log_scale(
 ) -> Floats:
     """Return the minimizer of `objective` on [10^−decades·largest, largest], elementwise over arrays.
 
-    A grid search zooms in on the best point. It assumes one basin at the grid's resolution. The result is
-    never worse than any grid point.
+    A zooming grid search assumes one basin at the grid's resolution. It is never worse than any grid point.
     """
     shape = np.shape(objective(largest))
     low, best, high = np.full(shape, -decades), np.zeros(shape), np.zeros(shape)

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import GAP
+from bilevel.theory.certificates.certificate import GAP, quotient
 from bilevel.theory.certificates.star import contraction
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.reals import Floats, Real, check_shapes, nonnegative, number, positive, scalar, step_count
 from bilevel.words import shown
 
@@ -79,10 +78,10 @@ class UnstableInstance:
 
 @dataclass(frozen=True)
 class SlopeInstance:
-    """Problem with g = (μ/2)y² − ℓxy and f(x, y) = h(x), so that Φ = h.
+    """Problem with g = (μ/2)y² − ℓxy and f(x, y) = h(x), so that Φ = h; Φ(0) − inf Φ is the gap.
 
-    h' = −m up to x = X, and then h' rises to 0 with slope f_xx. Φ(0) − inf Φ is the gap. From x = 0 every
-    method takes K − 1 steps of length βm before it reaches X, and the slope is always m.
+    h' = −m up to x = X, and then h' rises to 0 with slope f_xx. From x = 0 every method takes K − 1 steps of
+    length βm before it reaches X.
     """
 
     mu: Floats
@@ -120,9 +119,8 @@ class StepLimit:
     def instance(self, beta: Real | None = None, radius: Real = 0.0) -> UnstableInstance:
         """Return a problem that is unstable from `beta` on (default: the limit); a larger β scales f down.
 
-        With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there is
-        larger than μ by 2ρ·radius, and the instance is unstable from a slightly larger β on
-        (`first_unstable_beta`).
+        With ρM > 0 the constants hold within a positive `radius` around the minimum. The curvature there exceeds
+        μ by 2ρ·radius, and the instance is unstable from a slightly larger β on (`first_unstable_beta`).
         """
         k = self._scalars()
         beta = scalar(self.beta if beta is None else positive(beta, "beta"), "beta")
@@ -157,19 +155,13 @@ class StepLimit:
         )
 
     def rate(self, steps: Real, gap: Real) -> Floats:
-        """Return gap/(β(K − 1) + 1/(2f_xx)) at the limit β.
-
-        A smaller β has a larger mean of ‖∇Φ‖² on some problem.
-        """
+        """Return gap/(β(K − 1) + 1/(2f_xx)) at the limit β; a smaller β has a larger mean on some problem."""
         steps, gap = step_count(steps), positive(gap, "gap", GAP)
         check_shapes(steps=steps, gap=gap, constants=self.beta)
         return _mean_slope(Blocks.of(self.constants).f_xx, steps, gap, self.beta)
 
     def slope_instance(self, steps: Real, gap: Real, beta: Real) -> SlopeInstance:
-        """Return the problem with a mean of ‖∇Φ‖² of exactly gap/(β(K − 1) + 1/(2f_xx)).
-
-        The mean is over K steps from x = 0.
-        """
+        """Return the problem with a mean ‖∇Φ‖² of gap/(β(K − 1) + 1/(2f_xx)) over K steps from x = 0."""
         k, beta = self._scalars(), scalar(positive(beta, "beta"), "beta")
         steps, gap = scalar(step_count(steps), "steps"), scalar(positive(gap, "gap", GAP), "gap")
         if k.f_xx == 0:
@@ -208,7 +200,7 @@ def first_unstable_beta(
         raise ValueError(f"no limit is known for {shown(method)}: the methods are AID and SOBA")
     if not isinstance(hessian, tuple) or len(hessian) != 3:
         raise TypeError(f"hessian must be a theory.limit.Hessian(xx, xy, yy), got {shown(hessian)}")
-    p, q, s = (number(block, f"hessian.{name}") for block, name in zip(hessian, Hessian._fields, strict=True))
+    p, q, s = (number(part, f"hessian.{name}") for part, name in zip(hessian, Hessian._fields, strict=True))
     ell, H = nonnegative(coupling, "coupling", "it is a norm"), positive(curvature, "curvature", CURVED)
     alpha, eta = positive(alpha, "alpha"), positive(eta, "eta")
     check_shapes(xx=p, xy=q, yy=s, coupling=ell, curvature=H, alpha=alpha, eta=eta)
@@ -235,9 +227,9 @@ def _first_unstable(
     Q0 = (1 - r) * (1 - t) * (1 - r * t)
     Q1 = 2 * r * t * C - B - r * t * A - (1 + r + t) * C
     Q2 = C * (A - C)
-    flip = _quotient(2 * (1 + r) * (1 + t), A - B + C)
+    flip = quotient(2 * (1 + r) * (1 + t), A - B + C, np.inf)
     real = Q1**2 - 4 * Q0 * Q2
-    pair = _quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0))
+    pair = quotient(2 * Q0, np.where(real >= 0, np.sqrt(np.maximum(real, 0)) - Q1, 0.0), np.inf)
     bowl = p + 2 * q * ell / H + s * (ell / H) ** 2
     sizes = abs(p) + 2 * abs(q) * ell / H + abs(s) * (ell / H) ** 2
     return np.where(bowl > 1e-9 * sizes, np.minimum(flip, pair), np.inf)[()]
@@ -275,9 +267,3 @@ def _extremes(k: Blocks, H: Floats) -> list[Hessian]:
 def _mean_slope(f_xx: Floats, steps: Floats, gap: Floats, beta: Floats) -> Floats:
     with np.errstate(divide="ignore", over="ignore"):
         return (gap / (beta * (steps - 1) + 0.5 / np.asarray(f_xx)))[()]
-
-
-def _quotient(a: Floats, b: Floats) -> np.ndarray:
-    """Return a/b where b is positive, and infinity elsewhere."""
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.full(b.shape, np.inf), where=b > 0)

@@ -15,10 +15,7 @@ from bilevel.theory.reals import Floats, Real, positive
 
 @dataclass(frozen=True)
 class QuadraticInstance:
-    """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ).
-
-    `f` and `g` use only `@` and arithmetic, so they accept NumPy and JAX arrays.
-    """
+    """f(x, y) = ½xᵀZx + pᵀy and g(x, y) = ½yᵀZy − ℓxᵀy with Z = diag(L, μ), for NumPy and JAX arrays."""
 
     Z: np.ndarray
     coupling: float
@@ -107,13 +104,12 @@ class LowerBound:
         return StrictInstance(mu=mu, L=L, coupling=coupling, m=m, s=s, Y=2 * s / mu)
 
     def _scalars(self) -> tuple[float, float, float, float]:
-        values = (self.constants.mu, self.constants.L, self.constants.M, self.alpha)
-        if any(np.ndim(value) > 0 for value in values):
+        k = self.constants
+        if any(np.ndim(value) > 0 for value in (k.mu, k.L, k.M, self.alpha)):
             raise ValueError(
                 "an instance belongs to one set of constants: pass scalars to Constants, not arrays"
             )
-        mu, L, M, alpha = map(float, values)
-        return mu, L, M, alpha
+        return float(k.mu), float(k.L), float(k.M), float(self.alpha)
 
 
 def lower_bound(constants: Constants, alpha: Real | None = None) -> LowerBound:

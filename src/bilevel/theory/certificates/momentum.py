@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import optax
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes
+from bilevel.theory.certificates.certificate import Certificate, Errors, StepSizes, inverse
 from bilevel.theory.certificates.gain import EVERY_STEP, largest_good_step
 from bilevel.theory.certificates.momentum_gains import MomentumLoop
 from bilevel.theory.certificates.storage import largest_step, lowest_mean
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, number, positive
 
 DAMPING, STRETCH = 1.25, 1.25  # of the heavy ball: (1 − m)/√(αμ), and αL_yy/(1 + m), which must be below 2
@@ -36,10 +35,6 @@ class MomentumCertificate(Certificate):
     @property
     def beta_max(self) -> Floats:
         return largest_step(Blocks.of(self.constants).L_Phi, self.unit_gain)
-
-    def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
-        k = Blocks.of(self.constants)
-        return y_error, k.M_y / k.mu if v_error is None else v_error
 
     def _bound(self, steps: Floats, gap: Floats, errors: Errors, beta: Floats) -> Floats:
         beta = np.asarray(beta)
@@ -115,8 +110,7 @@ def _certificate(analysis, constants, alpha, eta, m, nesterov) -> MomentumCertif
     y, v = _gains(alpha, m, k, nesterov), _gains(eta, m, k, nesterov)
     per_a = k.f_xy + k.L_xy * v["force"] * k.f_yy
     gain = per_a * y["drift"] * k.L_xy + k.L_xy * v["drift"] * (k.f_xy + k.f_yy * k.y_slope)
-    with np.errstate(divide="ignore"):
-        limits = {"smoothness": (1 / np.asarray(k.L_Phi))[()], "error feedback": (1 / np.asarray(gain))[()]}
+    limits = {"smoothness": inverse(k.L_Phi), "error feedback": inverse(gain)}
     if not np.all(np.isfinite(gain)):
         raise ValueError(
             f"with m = {np.max(m):g} the step sizes {np.max(alpha):g} and {np.max(eta):g} are so close to the "

@@ -58,10 +58,7 @@ class MomentumLoop:
 
     @property
     def drift(self) -> float:
-        """Return Γ, the sup over h and ω of |e/δ|/h.
-
-        Γ is enclosed from above to a relative 10⁻⁶ by halving cells of D.
-        """
+        """Return Γ, the sup over h and ω of |e/δ|/h, from above to a relative 10⁻⁶, by halving cells of D."""
         edges = np.geomspace(self.ends[0], self.ends[1], CELLS + 1)
         low, high = edges[:-1], edges[1:]
         best = np.max(_peak(self._lag(edges), self._loop(edges)) / edges**2)
@@ -89,8 +86,7 @@ class MomentumLoop:
     def free(self) -> float:
         """Return the ℓ₂ norm of e₀, e₁, … after a start with error one and no memory.
 
-        The start is a drift of −1 before the first step, so this is sup over h of the H₂ norm of e/δ. It is
-        attained at an end of the spectrum.
+        Such a start is a drift of −1, so this is sup over h of the H₂ norm of e/δ, attained at an end.
         """
         m, D = self.m, self.ends
         c = 1 - D

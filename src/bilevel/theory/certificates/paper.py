@@ -42,12 +42,12 @@ class AIDCertificate(OneBeta):
 
     def E0_bound(self, c_y: Real = 1.0) -> Floats:
         """Return the bound M/L + M/μ + C₁c_yμ on E₀, for v₀ = 0 and ‖y₀ − y*₀‖ ≤ c_yμ (Lemma 5.8)."""
-        k, c_y = self.constants, _target(c_y)
+        k, c_y = self.constants, positive(c_y, "c_y")
         return k.M / k.L + k.M / k.mu + self.C1 * c_y * k.mu
 
     def warmup_steps(self, D_y: Real, c_y: Real = 1.0) -> int | np.ndarray:
         """Return the gradient steps on g(x₀, ·) that bring ‖y₀ − y*₀‖ from D_y down to c_yμ."""
-        return steps_to_reach(self.constants, D_y, _target(c_y) * self.constants.mu)
+        return steps_to_reach(self.constants, D_y, positive(c_y, "c_y") * self.constants.mu)
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         return start_of_aid(self.constants, self.C0, y_error, v_error)
@@ -56,19 +56,16 @@ class AIDCertificate(OneBeta):
         return self._scaled_bound(gap, errors[1] + self.C1 * errors[0]) / steps
 
     def complexity(self, eps: Real, gap: Real, D_y: Real = 0.0, c_y: Real = 1.0) -> Complexity:
-        """Return the iterations K with bound(K) ≤ ε from v₀ = 0 and y₀ at distance D_y, and their cost.
-
-        An iteration computes three gradients (∇_y g, ∇_x f, ∇_y f) and two products (Hessian, cross).
-        """
+        """Return the iterations K with bound(K) ≤ ε from v₀ = 0 and y₀ at distance D_y, and their cost."""
         eps = positive(eps, "eps")
         K = _whole_number(np.maximum(np.ceil(self._scaled_bound(gap, self.E0_bound(c_y)) / eps), 1))
         warmup = self.warmup_steps(D_y, c_y)
+        # Per iteration three gradients (∇_y g, ∇_x f, ∇_y f) and two products (Hessian, cross).
         return Complexity(iterations=K, warmup=warmup, Gc=3 * K + warmup, Mv=2 * K)
 
     def _scaled_bound(self, gap: Real, E0: Real) -> Floats:
         """Return K times the bound, which does not depend on K."""
-        k = self.constants
-        gap = nonnegative(gap, "gap")
+        k, gap = self.constants, nonnegative(gap, "gap")
         start = 2 * k.L**3 * (1 + 2 * self.beta * k.L_Phi) / k.mu * E0**2
         return (gap / self.beta + start) / self.A
 
@@ -97,11 +94,9 @@ def aid(constants: Constants, c: Real = 1.0) -> AIDCertificate:
 
 
 def start_of_aid(constants: Constants, C0: Floats, y_error: Floats, v_error: Floats | None) -> Errors:
-    """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖) after the first update with α = η = 1/L.
-
-    ‖ṽ*‖ ≤ M/μ, and ‖ṽ* − v*‖ ≤ C₀‖ŷ₀ − y*₀‖.
-    """
+    """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − ṽ*₀‖) after the first update with α = η = 1/L."""
     inner = 1 - 1 / constants.kappa
+    # ‖ṽ*‖ ≤ M/μ, and ‖ṽ* − v*‖ ≤ C₀‖ŷ₀ − y*₀‖.
     a0 = inner * y_error
     return a0, inner * (constants.M / constants.mu if v_error is None else v_error + C0 * a0)
 
@@ -114,11 +109,7 @@ def _whole_number(count: Floats) -> int | np.ndarray:
         )
     if np.ndim(count) == 0:
         return int(count)
-    return np.asarray(count) if np.any(count >= 2.0**61) else np.asarray(count).astype(np.int64)
-
-
-def _target(c_y: Real) -> Floats:
-    return positive(c_y, "c_y", "the warm-up brings ‖y₀ − y*₀‖ down to c_y·mu")
+    return np.asarray(count, float if np.any(count >= 2.0**61) else np.int64)
 
 
 @dataclass(frozen=True)
@@ -148,10 +139,7 @@ class ITDCertificate(OneBeta):
 
     @property
     def A(self) -> Floats:
-        """Return A = (β/2 − β²L_Φ) − (β/2 + β²L_Φ)·48L⁴β²C₄²/μ⁴ ≥ 33β/128.
-
-        This A carries β, unlike the A of AID.
-        """
+        """Return A = (β/2 − β²L_Φ) − (β/2 + β²L_Φ)·48L⁴β²C₄²/μ⁴ ≥ 33β/128, which carries β, unlike AID's."""
         descent = self.beta * self.constants.L_Phi
         return self.beta * ((0.5 - descent) - (0.5 + descent) * self._feedback)
 
@@ -201,7 +189,7 @@ def itd(constants: Constants, R_y: Real | None = None, c: Real = 1.0) -> ITDCert
     constants = Constants.of(constants)
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     alpha = 1 / L
-    R_y_min = smallest_radius(constants)
+    R_y_min = mu * L * M / (2 * L**2 + rho * M)
     R_y = R_y_min if R_y is None else _admissible_radius(R_y, R_y_min)
     C4, C5 = estimator_constants(constants, R_y, alpha)
     terms = {
@@ -219,17 +207,8 @@ def start_of_itd(constants: Constants, R_y: Floats, y_error: Floats) -> Errors:
     return np.where(inside, (1 - 1 / constants.kappa) * y_error, np.inf)[()], 0.0
 
 
-def smallest_radius(constants: Constants) -> Floats:
-    """Return R_y's minimum in Theorem 5.17: μLM/(2L² + ρM)."""
-    mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
-    return mu * L * M / (2 * L**2 + rho * M)
-
-
 def estimator_constants(constants: Constants, R_y: Floats, alpha: Floats) -> tuple[Floats, Floats]:
-    """Return C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y of the hypergradient's error.
-
-    They hold for any α ≤ 1/L.
-    """
+    """Return C₄ = L + αL² + αρM and C₅ = M(1 − αμ)L/μ + αρMR_y of ITD's error, for any α ≤ 1/L."""
     mu, L, M, rho = constants.mu, constants.L, constants.M, constants.rho
     return L + alpha * L**2 + alpha * rho * M, M * (1 - alpha * mu) * L / mu + alpha * rho * M * R_y
 
@@ -237,8 +216,7 @@ def estimator_constants(constants: Constants, R_y: Floats, alpha: Floats) -> tup
 def radius_beta(constants: Constants, R_y: Real, alpha: Floats | None = None) -> Floats:
     """Return the largest β that keeps ‖y_k⁰ − y*_k‖ ≤ R_y for all k (Lemma 5.12), for α ≤ 1/L (default 1/L).
 
-    β ≤ αμ²R_y/(LG) with G = M(1 + αL) a bound on ITD's estimated hypergradient. G bounds ∇_x f too, so here M
-    has to bound the whole of ∇f. Return infinity when M = 0: then x never moves.
+    β ≤ αμ²R_y/(LG); G = M(1 + αL) bounds ITD's estimate if M bounds all of ∇f. It is infinite for M = 0.
     """
     constants, R_y = Constants.of(constants), nonnegative(R_y, "R_y")
     alpha = 1 / constants.L if alpha is None else positive(alpha, "alpha")
@@ -263,8 +241,7 @@ def _admissible_radius(R_y: Real, R_y_min: Floats) -> Floats:
 def steps_to_reach(constants: Constants, D_y: Real, target: Floats) -> int | np.ndarray:
     """Return the smallest N with (1 − μ/L)^N · D_y ≤ target: ⌈log(D_y/target)₊ / log(1/(1 − μ/L))⌉.
 
-    These are gradient steps on g(x₀, ·) with step size 1/L (Lemma 5.8 for AID, Lemma 5.12 for ITD). For μ = L
-    one step is exact, so N is 0 or 1.
+    These are gradient steps of 1/L on g(x₀, ·) (Lemmas 5.8 and 5.12). For μ = L one step is exact.
     """
     D_y = nonnegative(D_y, "D_y", "it is the distance of the raw inner point from y*(x₀)")
     far = np.asarray(np.greater(D_y, target))

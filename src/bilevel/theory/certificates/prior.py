@@ -34,9 +34,9 @@ class PriorAID(OneBeta):
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         """Return the errors; the first update of v contracts by 1 − ημ and adds ηλ‖ŷ₀ − y*₀‖."""
-        k, a0 = self.constants, (1 - 1 / self.constants.kappa) * y_error
-        b0 = k.M / k.mu if v_error is None else v_error
-        return a0, (1 - self.eta * k.mu) * b0 + self.eta * self.slope * a0
+        k, (y_error, v_error) = self.constants, super()._errors(y_error, v_error)
+        a0 = (1 - 1 / k.kappa) * y_error
+        return a0, (1 - self.eta * k.mu) * v_error + self.eta * self.slope * a0
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         a0, b0 = errors

@@ -23,11 +23,10 @@ E0 = "it is the norm of the initial error"
 def decoupled(r: float, perturbations: Real, e0: float = 0.0) -> np.ndarray:
     """Return the squared bounds u_k², k = 0..K, with u_{k+1} = r·u_k + ‖δ_k‖ and u_0 = ‖e_0‖."""
     rate, delta = scalar(_contraction(r), "r"), _norms(perturbations)
-    u = np.empty(len(delta) + 1)
-    u[0] = scalar(nonnegative(e0, "e0", E0), "e0")
-    for k, size in enumerate(delta):
-        u[k + 1] = rate * u[k] + size
-    return u**2
+    u = [scalar(nonnegative(e0, "e0", E0), "e0")]
+    for size in delta:
+        u.append(rate * u[-1] + size)
+    return np.square(u)
 
 
 def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None = None) -> np.ndarray:
@@ -36,12 +35,11 @@ def direct(r: float, perturbations: Real, e0: float = 0.0, theta: float | None =
     θ defaults to `best_theta(r)`. A θ with (1 + θ)r² ≥ 1 is allowed: the bound then grows without limit.
     """
     rate, delta = scalar(_contraction(r), "r"), _norms(perturbations)
-    young = best_theta(r) if theta is None else scalar(_theta(theta), "theta")
-    s = np.empty(len(delta) + 1)
-    s[0] = np.square(scalar(nonnegative(e0, "e0", E0), "e0"))
-    for k, size in enumerate(delta):
-        s[k + 1] = (1 + young) * rate**2 * s[k] + (1 + 1 / young) * size**2
-    return s
+    young = best_theta(r) if theta is None else scalar(positive(theta, "theta"), "theta")
+    s = [np.square(scalar(nonnegative(e0, "e0", E0), "e0"))]
+    for size in delta:
+        s.append((1 + young) * rate**2 * s[-1] + (1 + 1 / young) * size**2)
+    return np.asarray(s)
 
 
 def best_theta(r: Real) -> Floats:
@@ -58,12 +56,9 @@ def decoupled_gain(r: Real) -> Floats:
 
 
 def direct_gain(r: Real, theta: Real | None = None) -> Floats:
-    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²).
-
-    It is infinite if (1 + θ)r² ≥ 1.
-    """
+    """Return sup Σ‖e_k‖²/Σ‖δ_k‖² by the direct bound: (1 + 1/θ)/(1 − (1 + θ)r²), infinite if (1 + θ)r² ≥ 1."""
     r = _contraction(r)
-    theta = best_theta(r) if theta is None else _theta(theta)
+    theta = best_theta(r) if theta is None else positive(theta, "theta")
     rate = np.asarray((1 + theta) * r**2)
     with np.errstate(divide="ignore"):
         return np.where(rate < 1, (1 + 1 / theta) / np.maximum(1 - rate, 0), np.inf)[()]
@@ -82,8 +77,7 @@ def largest_adjoint_step(constants: Constants, weight: Real = 1.0) -> Floats:
 
     Here α = 1/L. Squaring leaves (2ηλ²/μ)‖ŷ − y*‖² in the adjoint's recursion. The inner contraction has to
     absorb it: (weight + 2ηL²/μ)(1 − 1/κ) ≤ weight·(1 − ημ/2). With weight 1 (the earlier analysis) η =
-    Θ(κ⁻²)/L; a weight of order κ² already allows η = 1/L. Here, and not in Young's inequality, the earlier
-    AID bound loses two κ.
+    Θ(κ⁻²)/L; a weight of order κ² allows η = 1/L. Here, and not in Young's inequality, it loses two κ.
     """
     weight = positive(weight, "weight", "it multiplies the inner error in the potential")
     constants = Constants.of(constants)
@@ -110,9 +104,9 @@ class WeightedSquares(OneBeta):
 
     def _errors(self, y_error: Floats, v_error: Floats | None) -> Errors:
         """Return (‖ŷ₀ − y*₀‖, ‖v̂₀ − v*₀‖) after the first update."""
-        k, rate = self.constants, 1 - 1 / self.constants.kappa
+        rate, (y_error, v_error) = 1 - 1 / self.constants.kappa, super()._errors(y_error, v_error)
         a0 = rate * y_error
-        return a0, rate * (k.M / k.mu if v_error is None else v_error) + self.slope / k.L * a0
+        return a0, rate * v_error + self.slope / self.constants.L * a0
 
     def _at_beta(self, steps: Floats, gap: Floats, errors: Errors) -> Floats:
         k = self.constants
@@ -121,18 +115,14 @@ class WeightedSquares(OneBeta):
 
 
 def weighted_squares(constants: Constants) -> WeightedSquares:
-    """Return the earlier analysis with a weight: β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)).
-
-    The bound is O(κ⁴/K).
-    """
+    """Return the earlier analysis with a weight: β = min{1/L_Φ, 1/√(32κW)} = Θ(1/(λκ³)), bound O(κ⁴/K)."""
     constants = Constants.of(constants)
     L, kappa = constants.L, constants.kappa
     slope = L + constants.rho * constants.M / constants.mu
     W = (6 * kappa**2 + 6 * kappa + 2) * kappa**3 * slope**2
     terms = {"smoothness": 1 / constants.L_Phi_blockwise, "error feedback": 1 / np.sqrt(32 * kappa * W)}
-    return WeightedSquares(
-        "weighted squares", "AID", constants, 1 / L, 1 / L, terms, smallest(terms)[0], slope, W
-    )
+    beta = smallest(terms)[0]
+    return WeightedSquares("weighted squares", "AID", constants, 1 / L, 1 / L, terms, beta, slope, W)
 
 
 def _contraction(r: Real) -> Floats:
@@ -142,10 +132,6 @@ def _contraction(r: Real) -> Floats:
             f"r must lie in [0, 1), got {r}: it is the factor by which the error shrinks per step"
         )
     return r
-
-
-def _theta(theta: Real) -> Floats:
-    return positive(theta, "theta", "it is the parameter of Young's inequality")
 
 
 def _norms(perturbations: Real) -> np.ndarray:

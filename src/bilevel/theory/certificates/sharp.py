@@ -1,8 +1,7 @@
 """Lemmas of the paper, summed exactly: certificates for AID and ITD by ℓ₂ gain.
 
-Theorems 5.9 and 5.17 bound the two-dimensional (AID) and one-dimensional (ITD) error recursion by a scalar
-potential with round constants. Here the same recursions enter `certificates.gain` unchanged. So the
-difference between these bounds and the bounds of the paper is only the price of that potential.
+Theorems 5.9 and 5.17 bound the error recursion of AID (two states) and ITD (one) by a scalar potential. Here the
+same recursions enter `certificates.gain` unchanged, so the difference is only the price of that potential.
 """
 
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bilevel.theory.certificates import paper
-from bilevel.theory.certificates.gain import ClosedLoop
-from bilevel.theory.certificates.system_certificate import SystemCertificate
+from bilevel.theory.certificates.certificate import inverse
+from bilevel.theory.certificates.gain import ClosedLoop, SystemCertificate
 from bilevel.theory.constants import Constants
 from bilevel.theory.reals import Floats, Real
 
@@ -30,7 +29,6 @@ def aid(constants: Constants) -> SystemCertificate:
         p=L * p.C0 * p.alpha * L / p.C3,
         q0=p.C3 * constants.kappa,
         q1=L * p.C0 * (p.alpha * L + 1),
-        C5=0.0,
         beta_cap=1 / constants.L_Phi_blockwise,
     )
     return of_aid("sharp", constants, system)
@@ -45,15 +43,8 @@ def itd(constants: Constants, R_y: Real | None = None) -> SystemCertificate:
     """
     p = paper.itd(constants, R_y)
     limits = {"smoothness": 1 / constants.L_Phi_blockwise, "radius": paper.radius_beta(constants, p.R_y)}
-    system = ClosedLoop(
-        r0=1 - p.alpha * constants.mu,
-        r1=0.0,
-        p=0.0,
-        q0=p.C4 * constants.kappa,
-        q1=0.0,
-        C5=p.C5,
-        beta_cap=np.minimum(*limits.values()),
-    )
+    inner, cap = 1 - p.alpha * constants.mu, np.minimum(*limits.values())
+    system = ClosedLoop(r0=inner, q0=p.C4 * constants.kappa, C5=p.C5, beta_cap=cap)
     return with_gain("sharp", "ITD", constants, p.alpha, None, system, (p.C4, 0.0), p.errors, limits)
 
 
@@ -77,6 +68,5 @@ def with_gain(
     limits: dict[str, Any],
 ) -> SystemCertificate:
     """Return the certificate of a system; the feedback of its errors is one more limit on β."""
-    with np.errstate(divide="ignore", over="ignore"):
-        limits = limits | {"error feedback": (0.5 / np.asarray(system.unit_gain))[()]}
+    limits = limits | {"error feedback": 0.5 * inverse(system.unit_gain)}
     return SystemCertificate(analysis, method, constants, alpha, eta, limits, system, weights, start)

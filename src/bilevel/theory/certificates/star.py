@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bilevel.checks import check_count
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.certificates.certificate import GAP, Errors
+from bilevel.theory.certificates.certificate import GAP, Errors, inverse, quotient
+from bilevel.theory.certificates.gain import InitialErrors, SystemCertificate
 from bilevel.theory.certificates.storage import Driven
-from bilevel.theory.certificates.system_certificate import InitialErrors, SystemCertificate
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.reals import Floats, Real, check_kappa, check_shapes, positive, step_count
 
 MOST_STEPS = 10**15
@@ -44,8 +43,7 @@ class StarCertificate(SystemCertificate):
     ) -> Floats:
         """Return a bound on Φ(x_K) − inf Φ, for Φ with the Polyak–Łojasiewicz modulus m.
 
-        β is `linear_beta` by default. The bound is (1 − βm)ᴷ·gap from an exact start; an inexact one adds to
-        the gap.
+        β is `linear_beta` by default. The bound is (1 − βm)ᴷ·gap; an inexact start adds to the gap.
         """
         modulus, steps, gap = self._modulus(modulus), step_count(steps), positive(gap, "gap", GAP)
         beta = None if beta is None else positive(beta, "beta")
@@ -91,24 +89,17 @@ def aid(
     k = Blocks.of(constants)
     N = check_count(inner_steps, "inner_steps", most=MOST_STEPS)
     Q = check_count(adjoint_steps, "adjoint_steps", most=MOST_STEPS)
-    alpha, rate = contraction(k, alpha, "alpha")
-    r = rate**N
-    eta, rate = contraction(k, eta, "eta")
-    t = rate**Q
+    (alpha, inner), (eta, adjoint) = contraction(k, alpha, "alpha"), contraction(k, eta, "eta")
+    r, t = inner**N, adjoint**Q
     # ‖Σ_{j<Q} η(I − ηH)ʲ‖: terms with ηh > 1 alternate, and sum to at most η.
     with np.errstate(divide="ignore"):
         slowest = -np.expm1(Q * np.log(np.maximum(1 - eta * k.mu, 0.0))) / k.mu
-    eta_t = np.maximum(eta, slowest)
-
-    system, weights, start = tracking(k, r, t, eta_t)
+    system, weights, start = tracking(k, r, t, np.maximum(eta, slowest))
     return _certificate("AID", constants, alpha, eta, system, weights, start, N, Q)
 
 
 def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Errors, InitialErrors]:
-    """Return AID's error system with contractions r (inner) and t (adjoint).
-
-    Also return the weights of the states and the start.
-    """
+    """Return AID's error system with contractions r (inner) and t (adjoint), its weights and the start."""
     weight, c0 = _scale(k)
     force = eta_t * k.Lambda_yy
 
@@ -119,11 +110,10 @@ def tracking(k: Blocks, r: Floats, t: Floats, eta_t: Floats) -> tuple[Driven, Er
     system = Driven(
         r0=r,
         r1=t,
-        p=_ratio(k.L_xy * force * r, weight),
+        p=quotient(k.L_xy * force * r, weight),
         q0=weight * r * k.y_slope,
         q1=k.L_xy * (t * k.v_slope + force * r * k.y_slope),
-        C5=0.0,
-        beta_cap=_inverse(k.L_Phi),
+        beta_cap=inverse(k.L_Phi),
         c0=c0,
     )
     return system, (weight, k.L_xy), start
@@ -140,17 +130,15 @@ def soba(
     2/(L_yy + μ).
     """
     k = Blocks.of(constants)
-    alpha, r = contraction(k, alpha, "alpha")
-    eta, t = contraction(k, eta, "eta")
+    (alpha, r), (eta, t) = contraction(k, alpha, "alpha"), contraction(k, eta, "eta")
     weight, c0 = _scale(k)
     system = Driven(
         r0=r,
         r1=t,
-        p=_ratio(k.L_xy * eta * k.Lambda_yy, weight),
+        p=quotient(k.L_xy * eta * k.Lambda_yy, weight),
         q0=weight * k.y_slope,
         q1=k.L_xy * k.v_slope,
-        C5=0.0,
-        beta_cap=_inverse(k.L_Phi),
+        beta_cap=inverse(k.L_Phi),
         c0=c0,
     )
     start = lambda y_error, v_error: (y_error, k.M_y / k.mu if v_error is None else v_error)
@@ -170,15 +158,8 @@ def itd(constants: Constants | Blocks, alpha: Real | None = None) -> StarCertifi
     alpha, r = contraction(k, alpha, "alpha")
     weight = r * (k.f_xy + alpha * k.L_xy * k.f_yy) + alpha * k.rho_xyy * k.M_y
     miss = np.maximum(1 / k.mu - alpha, alpha - 1 / k.L_yy)  # ‖αI − (∇²_yy g)⁻¹‖
-    system = Driven(
-        r0=r,
-        r1=0.0,
-        p=0.0,
-        q0=weight * k.y_slope,
-        q1=0.0,
-        C5=k.L_xy * k.M_y * miss,
-        beta_cap=_inverse(k.L_Phi),
-    )
+    C5 = k.L_xy * k.M_y * miss
+    system = Driven(r0=r, q0=weight * k.y_slope, C5=C5, beta_cap=inverse(k.L_Phi))
     return _certificate("ITD", constants, alpha, None, system, (weight, 0.0), lambda y, v: (y, 0.0))
 
 
@@ -199,22 +180,11 @@ def contraction(k: Blocks, step: Real | None, name: str) -> tuple[Floats, Floats
 
 
 def _certificate(method, constants, alpha, eta, system, weights, start, N=1, Q=1) -> StarCertificate:
-    with np.errstate(divide="ignore", over="ignore"):
-        limits = {"smoothness": system.beta_cap, "error feedback": (1 / np.asarray(system.unit_gain))[()]}
+    limits = {"smoothness": system.beta_cap, "error feedback": inverse(system.unit_gain)}
     return StarCertificate("star", method, constants, alpha, eta, limits, system, weights, start, N, Q)
-
-
-def _inverse(value: Floats) -> Floats:
-    with np.errstate(divide="ignore", over="ignore"):
-        return (1 / np.asarray(value))[()]
 
 
 def _scale(k: Blocks) -> tuple[Floats, Floats]:
     """Return a positive weight for the inner error, even where Λ_xy is zero, and its share in the error."""
     weight = np.asarray(k.Lambda_xy + k.Lambda_yy * k.y_slope)[()]
-    return weight, _ratio(k.Lambda_xy, weight)
-
-
-def _ratio(a: Floats, b: Floats) -> Floats:
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.zeros(np.shape(a)), where=b > 0)[()]
+    return weight, quotient(k.Lambda_xy, weight)

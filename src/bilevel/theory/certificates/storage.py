@@ -47,10 +47,9 @@ class Driven(ErrorSystem):
     def last(
         self, beta: Floats, steps: Floats, gap: Floats, modulus: Floats, w0: Floats, w1: Floats
     ) -> Floats:
-        """Return a bound on Φ(x_K) − inf Φ, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ).
+        """Return a bound on Φ(x_K) − inf Φ, if ‖∇Φ‖² ≥ 2m(Φ − inf Φ): σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀), σ² = 1 − βm.
 
-        It is σ²ᴷ(gap + (β/2σ²)w₀ᵀX_K w₀) with σ² = 1 − βm. X_K belongs to the system with every coefficient
-        divided by σ.
+        X_K belongs to the system with every coefficient divided by σ.
         """
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             decay = np.sqrt(np.maximum(1 - beta * modulus, 0))
@@ -63,22 +62,20 @@ class Driven(ErrorSystem):
     def linear_beta(self, modulus: Floats) -> Floats:
         """Return the largest β with T_σ² ≤ 1 − βL_Φ for every K; T_σ = β·cᵀ(σI − P)⁻¹q, σ² = 1 − βm."""
 
+        @np.errstate(divide="ignore", invalid="ignore")
         def excess(beta: Floats) -> Floats:
             sigma = np.sqrt(np.maximum(1 - beta * modulus, 0))
-            with np.errstate(divide="ignore", invalid="ignore"):
-                first = self.q0 / (sigma - self.r0)
-                gain = beta * (self.c0 * first + (self.p * first + self.q1) / (sigma - self.r1))
-                slow = (sigma <= self.r0) | (sigma <= self.r1)
-                return np.where(slow, np.inf, gain**2 - (1 - beta / self.beta_cap))
+            first = self.q0 / (sigma - self.r0)
+            gain = beta * (self.c0 * first + (self.p * first + self.q1) / (sigma - self.r1))
+            slow = (sigma <= self.r0) | (sigma <= self.r1)
+            return np.where(slow, np.inf, gain**2 - (1 - beta / self.beta_cap))
 
         limit = np.zeros(np.shape(excess(self.beta_max)))
         return largest_below(excess, limit, self.beta_max * 1e-12, self.beta_max)
 
     def storage(self, beta: Floats, price: Floats, steps: Floats, w0: Floats, w1: Floats) -> Floats:
-        """Return w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists.
-
-        A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other state.
-        """
+        """Return w₀ᵀX_K w₀/K, by doubling; infinite where no X_K exists."""
+        # A constant error C₅ is an undriven state with r₁ = 1. Only ITD has one, and ITD has only one other state.
         constant = np.any(np.greater(self.C5, 0))
         r1, q1, w1 = (1.0, 0.0, self.C5) if constant else (self.r1, self.q1, w1)
         entries = self.c0, self.r0, r1, self.p, beta * self.q0, beta * q1, price, w0, w1, steps
@@ -100,12 +97,9 @@ class Driven(ErrorSystem):
 
 
 class Stage(NamedTuple):
-    """Steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w.
+    """Steps of the system: from w, with wᵀYw stored at the end, they gain at most wᵀ(H + AᵀY(I − GY)⁻¹A)w."""
 
-    Each field is a 2 × 2 matrix in its first two axes.
-    """
-
-    A: np.ndarray
+    A: np.ndarray  # like the others, a 2 × 2 matrix in its first two axes
     G: np.ndarray
     H: np.ndarray
 
@@ -155,9 +149,9 @@ def largest_step(L_Phi: Floats, gain: Floats) -> Floats:
 def lowest_mean(descent: Floats, price: Floats, T: Floats, stored: Callable[[Floats], Floats]) -> Floats:
     """Return the lowest (descent + (1 + ω/s)·stored((γ − ω)/(1 + ω/s)))/(1 + ω/(1 + s)) over some ω.
 
-    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K; γ is `price`. ω =
-    0 is the lemma itself. As g_k ≤ ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the
-    part of the price that T² does not need can be converted into ‖∇Φ‖². This gains a factor of up to 2.
+    `stored(γ)` is the largest possible Σe² − γΣ‖h‖², and `descent` is 2·gap/β, both over K; γ is `price`. As g_k ≤
+    ‖h_k‖ + e_k, ω‖h‖² is at least ω(g²/(1 + s) − e²/s) for any s > 0. So the part of the price that T² does not
+    need can be converted into ‖∇Φ‖². This gains a factor of up to 2; ω = 0 is the lemma itself.
     """
     start = stored(price)
     lowest = np.asarray(descent + start)

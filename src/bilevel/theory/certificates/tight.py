@@ -11,9 +11,8 @@ AID still loses a factor κ, by the choice of the errors and in the descent lemm
 """
 
 from bilevel.theory.certificates import paper
-from bilevel.theory.certificates.gain import ClosedLoop
+from bilevel.theory.certificates.gain import ClosedLoop, SystemCertificate
 from bilevel.theory.certificates.sharp import of_aid, with_gain
-from bilevel.theory.certificates.system_certificate import SystemCertificate
 from bilevel.theory.constants import Constants
 
 
@@ -30,7 +29,6 @@ def aid(constants: Constants) -> SystemCertificate:
         p=adjoint * L * p.C0 * p.alpha * L / p.C3,
         q0=inner * p.C3 * constants.kappa,
         q1=adjoint * L * p.C0 * (p.alpha * L + 1),
-        C5=0.0,
         beta_cap=1 / constants.L_Phi_blockwise,
     )
     return of_aid("tight", constants, system)
@@ -46,15 +44,7 @@ def itd(constants: Constants) -> SystemCertificate:
     alpha = 1 / L
     inner = 1 - alpha * constants.mu
     weight = inner * (L + alpha * L**2) + alpha * constants.rho * M
-    system = ClosedLoop(
-        r0=inner,
-        r1=0.0,
-        p=0.0,
-        q0=weight * constants.kappa,
-        q1=0.0,
-        C5=M * inner * constants.kappa,
-        beta_cap=1 / constants.L_Phi_blockwise,
-    )
-    limits = {"smoothness": system.beta_cap}
+    miss, limits = M * inner * constants.kappa, {"smoothness": 1 / constants.L_Phi_blockwise}
+    system = ClosedLoop(r0=inner, q0=weight * constants.kappa, C5=miss, beta_cap=limits["smoothness"])
     start = lambda y_error, v_error: (y_error, 0.0)
     return with_gain("tight", "ITD", constants, alpha, None, system, (weight, 0.0), start, limits)

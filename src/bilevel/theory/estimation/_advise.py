@@ -16,14 +16,18 @@ from bilevel.solvers.algorithms.itd import itd
 from bilevel.solvers.base import Solver
 from bilevel.solvers.rules import projected
 from bilevel.theory.certificates.certificate import StepSizes
-from bilevel.theory.estimation.advice import Advice
-from bilevel.theory.estimation.explanation import explain, recommend, recommend_nonconvex
-from bilevel.theory.estimation.inner_solution import host_distance
-from bilevel.theory.estimation.observations import Observations
-from bilevel.theory.estimation.sampled import StartErrors, largest_beta, sampled_certificates
-from bilevel.theory.estimation.start_point import StartPoint, examine_start, is_convex
-from bilevel.theory.estimation.stationarity import Stationarity, measure_stationarity
-from bilevel.theory.estimation.trial_runs import BetaTrial, follow, halve_beta, largest_slope
+from bilevel.theory.estimation.advice import Advice, explain, recommend, recommend_nonconvex
+from bilevel.theory.estimation.estimates import largest_beta, sampled_certificates
+from bilevel.theory.estimation.observations import Observations, places
+from bilevel.theory.estimation.stationarity import measure_stationarity
+from bilevel.theory.estimation.trial_runs import (
+    BetaTrial,
+    examine_start,
+    follow,
+    halve_beta,
+    is_convex,
+    largest_slope,
+)
 from bilevel.types import PyTree
 
 FOLLOWED = {"AID": ("AID", "SOBA"), "ITD": ("ITD",)}  # the runs, and the certificates whose β they use
@@ -50,14 +54,13 @@ def advise(
     Evaluate the hypergradient and ITD's bias at the end. The practical step sizes are α = η = 1/L_y and β =
     αμ/L̂_Φ. L_y is the largest curvature of g in y, and L̂_Φ is the curvature of Φ at the start. y and v lag
     behind x at the rate αμ per step, and a loop of gain βL̂_Φ through two such lags is stable up to 2αμ.
-    Curvature at one point may be misleading, so β is tested. It is halved until in `trial` steps of the
-    method itself, from y*(x0), the estimate never changes by more than 2αμ/β times the step of x.
+    Curvature at one point may be misleading, so β is halved until in `trial` steps of the method itself, from
+    y*(x0), the estimate never changes by more than 2αμ/β times the step of x.
 
-    AID and ITD then run from (x0, y0), with the practical β. They run with the largest β that a certificate
-    allows for the constants observed so far, if that is larger. They run as far as the latter would get in
-    `steps` steps (β times the number of steps counts), and at least `trial` steps. The constants are
-    estimated again along both runs. The sampled step sizes and bounds belong to certificates for the worst
-    observed constants.
+    AID and ITD then run from (x0, y0), with the practical β, or with the largest certified β for the constants
+    observed so far, if that is larger. They run as far as the latter would get in `steps` steps (β times the
+    number of steps counts), and at least `trial` steps. The constants are estimated again along both runs. The
+    sampled step sizes and bounds belong to certificates for the worst observed constants.
 
     Args:
         problem: the two objectives.
@@ -101,10 +104,10 @@ def advise(
         return itd(problem, inner=alpha, outer=outer)
 
     main = "AID" if start.convex else "ITD"
-    gain = lambda beta: beta * float(largest_slope(make(main, beta), trial, x, start.star.y, data))
-    tried = BetaTrial(start.proposal, 0, False)
-    if trial:
-        tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu)
+    slope = lambda beta: make(main, beta).compiled(largest_slope, trial)(x, start.star.y, data)
+    gain = lambda beta: beta * float(slope(beta))
+    untried = BetaTrial(start.proposal, 0, False)
+    tried = halve_beta(start.proposal, gain, 2 * alpha * start.mu) if trial else untried
 
     runs = {}
     for method, certified in FOLLOWED.items() if start.convex and tried.passed else ():
@@ -112,15 +115,15 @@ def advise(
         length = lambda beta, largest=largest: max(trial, math.ceil(min(largest / beta, 1.0) * steps))
         run = follow(partial(make, method), max(tried.beta, largest), length, x, y, data, 1 / alpha)
         runs |= {method: run} if run.seen else {}
-    observations.add([place for run in runs.values() for place in run.places])
+    observations.add([place for run in runs.values() for moment in run.seen for place in places(*moment)])
 
     estimated = observations.estimated
     final = {}
     if start.star.done and tried.passed and project is None and runs and is_convex(estimated):
         known = [method for followed in runs for method in FOLLOWED[followed]]
-        final = sampled_certificates(estimated, _describe(start, y, infimum), steps, known)
-    measured = problem.compiled(_stationarity, project)
-    measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, at.smoothness))
+        final = sampled_certificates(estimated, start.errors(y, infimum), steps, known)
+    measured = problem.compiled(measure_stationarity, 0, project)
+    measure = lambda x, _, star: jax.device_get(measured(x, star.y, data, alpha, 0.0, None, at.smoothness))
     along = [measure(*moment) for moment in runs["AID"].seen] if "AID" in runs else []
     ends = {method: measure(*run.seen[-1]) for method, run in runs.items()}
     if start.convex:
@@ -141,19 +144,3 @@ def advise(
         notes=explain(start, tried, trial, runs, estimated, final, infimum, project is not None),
         projected=project is not None,
     )
-
-
-def _describe(start: StartPoint, y: PyTree, infimum: float) -> StartErrors:
-    value = float(start.at.value)
-    if value <= infimum:
-        raise ValueError(
-            f"Φ(x0) = {value:g} is not above infimum = {infimum:g}: pass infimum=, a number that f is never below"
-        )
-    y_error = host_distance(y, start.star.y) + float(start.star.gradient) / start.mu
-    return StartErrors(
-        value - infimum, y_error, float(start.at.adjoint) if start.at.residual < 1e-8 else None
-    )
-
-
-def _stationarity(problem: Problem, project, x, y, data, alpha, smoothness) -> Stationarity:
-    return measure_stationarity(problem, x, y, data, alpha, 0.0, None, 0, project, smoothness)

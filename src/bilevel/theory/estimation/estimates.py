@@ -1,12 +1,20 @@
-"""Estimated constants. They have a separate type, so that they cannot pass for declared ones."""
+"""Estimated constants, and certificates that hold if the constants do.
 
+Estimates have a separate type, so that they cannot pass for declared constants.
+"""
+
+from collections.abc import Container
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.constants import Constants
+import numpy as np
+
+from bilevel.theory.certificates.analyses import METHODS
+from bilevel.theory.certificates.certificate import Certificate, StepSizes
+from bilevel.theory.constants import Blocks, Constants
 
 SINGLE = ("mu", "L", "M", "rho")
+OFFERED = ("paper", "star")  # the analyses in advice: the paper's and the sharpest
 BLOCKS = tuple(field.name for field in fields(Blocks))
 SYMBOLS = {"mu": "μ", "rho": "ρ"} | {name: name.replace("rho", "ρ") for name in BLOCKS if name != "mu"}
 
@@ -35,8 +43,7 @@ class AssumedBlocks(Blocks):
 class Estimated:
     """One-sided estimates of the constants from the observed points: a new point can only worsen them.
 
-    No certificate accepts them directly. `assume()` and `assume_blocks()` convert them into constants that
-    you assume to hold.
+    No certificate accepts them: `assume()` and `assume_blocks()` return constants that you assume to hold.
     """
 
     mu_at_most: float  # smallest curvature of g in y found; negative if g is not convex in y
@@ -100,3 +107,56 @@ class Estimated:
 
 def _field(name: str) -> str:
     return "mu_at_most" if name == "mu" else f"{name}_at_least"
+
+
+class StartErrors(NamedTuple):
+    """Errors of a start, as certificates describe it."""
+
+    gap: float  # Φ(x0) − infimum
+    y_error: float  # ‖y0 − y*(x0)‖
+    v_error: float | None  # ‖v*(x0)‖, because v starts at zero; None if its system was not solved
+
+
+class Sampled(NamedTuple):
+    """Step sizes, and a bound on the mean of ‖∇Φ‖² over `steps` steps, if the constants hold."""
+
+    sizes: StepSizes
+    bound: float
+    steps: int
+    certificate: Certificate  # its constants are the sampled ones
+
+
+def sampled_certificates(
+    estimated: Estimated, start: StartErrors, steps: int, methods: Container[str] = METHODS
+) -> dict[str, Sampled]:
+    """Return the certificates by name, "AID (star)" and so on, for this start and this number of steps."""
+    found = {}
+    for certificate in _offered(estimated):
+        sizes = certificate.step_sizes(steps, *start)
+        beta = min(float(sizes.outer), float(np.finfo(float).max))
+        bound = float(certificate.bound(steps, *start, beta=beta))
+        if certificate.method in methods and np.isfinite(bound):  # the paper's ITD needs a y0 near y*(x0)
+            name = f"{certificate.method} ({certificate.analysis})"
+            found[name] = Sampled(sizes._replace(outer=beta), bound, steps, certificate)
+    return found
+
+
+def _offered(estimated: Estimated) -> list[Certificate]:
+    """Return the offered certificates for these constants, block by block where they can use it."""
+    found = []
+    for method, analyses in METHODS.items():
+        for name in (name for name in analyses if name in OFFERED):
+            if name == "star":
+                constants = estimated.assume_blocks()
+            elif method == "AID":  # its lemmas need M only as a bound on ∇_y f
+                constants = estimated.assume(M=estimated.M_aid_at_least)
+            else:
+                constants = estimated.assume()
+            found.append(analyses[name](constants))
+    return found
+
+
+def largest_beta(estimated: Estimated, methods: Container[str]) -> float:
+    """Return the largest β of the certificates for these methods; zero if all of them allow any β."""
+    betas = [float(one.beta_max) for one in _offered(estimated) if one.method in methods]
+    return max((beta for beta in betas if np.isfinite(beta)), default=0.0)

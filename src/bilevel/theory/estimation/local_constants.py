@@ -12,11 +12,18 @@ from optax import tree
 
 from bilevel.batch import Batch
 from bilevel.problem import Problem
-from bilevel.theory.estimation.lanczos import Ritz, lanczos
 from bilevel.types import PyTree, Scalar
 
 WHOLE = 256  # unknowns up to which Lanczos finds the whole spectrum of ∇²_yy g
 STARTS = 4  # of each search for a third derivative
+Vector = Float[Array, " n"]
+
+
+class Ritz(NamedTuple):
+    """Approximate eigenvalues, with error bounds."""
+
+    values: Float[Array, " steps"]  # ascending
+    residuals: Float[Array, " steps"]  # there is an eigenvalue within this distance of each value
 
 
 class LocalConstants(NamedTuple):
@@ -26,56 +33,46 @@ class LocalConstants(NamedTuple):
     mu_residual: Scalar  # how far the nearest eigenvalue may be from it
     L_yy: Scalar  # largest eigenvalue of ∇²_yy g
     L_xy: Scalar  # ‖∇²_xy g‖
-    inner: Scalar  # ‖(∇²_xy g, ∇²_yy g)‖, the slope of ∇_y g in (x, y)
-    outer: Scalar  # ‖∇²f‖ in (x, y)
-    f_xx: Scalar  # its blocks
+    L: Scalar  # the larger of ‖(∇²_xy g, ∇²_yy g)‖, the slope of ∇_y g in (x, y), and of ‖∇²f‖
+    f_xx: Scalar  # norms of the blocks of ∇²f
     f_xy: Scalar
     f_yy: Scalar
-    slope: Scalar  # ‖∇f‖
-    slope_y: Scalar  # ‖∇_y f‖
-    third: Scalar  # the larger slope of ∇²_yy g and ∇²_xy g in (x, y)
+    M: Scalar  # ‖∇f‖
+    M_y: Scalar  # ‖∇_y f‖
+    rho: Scalar  # the larger slope of ∇²_yy g and ∇²_xy g in (x, y)
     rho_xxy: Scalar  # slope of ∇²_xy g in x
     rho_xyy: Scalar  # slope of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
     rho_yyy: Scalar  # slope of ∇²_yy g in y
 
 
 def local_constants(
-    problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
+    problem: Problem, steps: int, x: PyTree, y: PyTree, there: PyTree, data: Batch | None, key: Array
 ) -> LocalConstants:
-    """Return the local constants; the search for third derivatives starts in `direction`, a pair (ẋ, ẏ)."""
+    """Return the constants at (x, y).
+
+    The search for third derivatives starts in the direction of `there`, a pair (x', y'), or in a random one
+    if this is the same place.
+    """
+    towards, drawn = tree.sub(there, (x, y)), random_unit((x, y), jax.random.fold_in(key, 7))
+    apart = tree.norm(towards) > 0
+    direction = jax.tree.map(lambda a, b: jnp.where(apart, a, b), towards, drawn)
     keys = jax.random.split(key, 4)
-    ends = inner_spectrum(problem, x, y, data, keys[0], steps)
+    ends = inner_spectrum(problem, steps, x, y, data, keys[0])
     f = problem.oracles.outer_gradients(x, y, data)
     L_xy, inner = _inner_norms(problem, x, y, data, keys[1], steps)
     outer, f_xx, f_xy, f_yy = _outer_norms(problem, x, y, data, keys[2], steps)
     # The power method converges faster than Lanczos.
     rho = _third_derivatives(problem, x, y, data, direction, keys[3], -(-steps // 3))
-    return LocalConstants(
-        mu=ends.values[0],
-        mu_residual=ends.residuals[0],
-        L_yy=ends.values[-1],
-        L_xy=L_xy,
-        inner=inner,
-        outer=outer,
-        f_xx=f_xx,
-        f_xy=f_xy,
-        f_yy=f_yy,
-        slope=tree.norm((f.x, f.y)),
-        slope_y=tree.norm(f.y),
-        third=jnp.maximum(rho.hessian, rho.cross),
-        rho_xxy=rho.rho_xxy,
-        rho_xyy=rho.rho_xyy,
-        rho_yyy=rho.rho_yyy,
-    )
+    mu, L_yy = ends.values[0], ends.values[-1]
+    L, M, M_y = jnp.max(jnp.stack([inner, L_yy, outer])), tree.norm((f.x, f.y)), tree.norm(f.y)
+    of_g, of_f = (L_yy, L_xy, L), (f_xx, f_xy, f_yy, M, M_y)
+    return LocalConstants(mu, ends.residuals[0], *of_g, *of_f, jnp.max(rho), rho[0], rho[1], rho[2])
 
 
 def inner_spectrum(
-    problem: Problem, x: PyTree, y: PyTree, data: Batch | None, key: Array, steps: int
+    problem: Problem, steps: int, x: PyTree, y: PyTree, data: Batch | None, key: Array
 ) -> Ritz:
-    """Return Ritz values of ∇²_yy g.
-
-    Return all of a small one, because a few steps miss the small end when κ is large.
-    """
+    """Return Ritz values of ∇²_yy g: all of a small one, as a few steps miss the small end for a large κ."""
     size = sum(leaf.size for leaf in jax.tree.leaves(y))
     steps = size if size <= WHOLE else steps
     return spectrum(problem.oracles.linearize(x, y, data).hessian, y, key, steps)
@@ -120,32 +117,72 @@ def _outer_norms(problem: Problem, x, y, data, key, steps) -> Float[Array, "4"]:
     return lax.map(largest, jnp.asarray([(1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]))
 
 
-class ThirdDerivatives(NamedTuple):
-    """Largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, with B = (∇²_xy g, ∇²_yy g)."""
+def lanczos(product: Callable[[Vector], Vector], start: Vector, steps: int, key: Array) -> Ritz:
+    """Return the Ritz values of the symmetric `product`, ascending, after `steps` Lanczos steps from `start`.
 
-    rho_yyy: Scalar  # d in y, u in y: the slope of ∇²_yy g in y
-    rho_xyy: Scalar  # d in x, u in y: of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
-    rho_xxy: Scalar  # d in x, u in x: of ∇²_xy g in x
-    hessian: Scalar  # d in both, u in y: of ∇²_yy g jointly
-    cross: Scalar  # d in both, u in x: of ∇²_xy g jointly
+    v_{j+1} ∝ A v_j − Σ_{i≤j} ⟨v_i, A v_j⟩ v_i, orthogonalized twice against all earlier vectors. So no ghost
+    copies of converged eigenvalues appear. A Ritz value is a Rayleigh quotient, so it is within the spectrum
+    up to rounding. Where the Krylov space is exhausted, the iteration continues with a random vector
+    orthogonal to it. So n steps give all n eigenvalues.
+
+    The residual ‖Au − θu‖ of a Ritz pair is |β_k s_k|, with s_k the last entry of its vector in the Krylov
+    basis. There is an eigenvalue in [θ − residual, θ + residual]. For the smallest θ it need not be the
+    smallest one.
+    """
+    n = start.size
+    steps = min(steps, n)
+    tiny = jnp.finfo(start.dtype).tiny
+    dot = lambda A, w: jnp.matmul(A, w, precision=lax.Precision.HIGHEST)
+    unit = lambda w: w / jnp.maximum(jnp.linalg.norm(w), tiny)
+
+    def orthogonalize(V, w):
+        for _ in range(2):
+            w = w - dot(V.T, dot(V, w))
+        return w
+
+    def step(j, carry):
+        V, diagonal, off, v, scale = carry
+        V = V.at[j].set(v)
+        image = product(v)
+        alpha = dot(v, image)
+        scale = jnp.maximum(scale, jnp.linalg.norm(image))
+        w = orthogonalize(V, image)
+        beta = jnp.linalg.norm(w)
+        exhausted = beta <= n**0.5 * jnp.finfo(start.dtype).eps * scale
+        fresh = orthogonalize(V, jax.random.normal(jax.random.fold_in(key, j), (n,), start.dtype))
+        # A tiny w is mostly rounding and not orthogonal: orthogonalize again at length one.
+        following = unit(orthogonalize(V, unit(jnp.where(exhausted, fresh, w))))
+        off = off.at[j].set(jnp.where(exhausted, jnp.zeros_like(beta), beta))
+        return V, diagonal.at[j].set(alpha), off, following, scale
+
+    zeros = jnp.zeros(steps, start.dtype)
+    V = jnp.zeros((steps, n), start.dtype)
+    _, diagonal, off, _, _ = lax.fori_loop(
+        0, steps, step, (V, zeros, zeros, unit(start), jnp.zeros((), start.dtype))
+    )
+    values, vectors = jnp.linalg.eigh(jnp.diag(diagonal) + jnp.diag(off[:-1], 1) + jnp.diag(off[:-1], -1))
+    left = off[-1] if steps < n else jnp.zeros_like(off[-1])  # n steps span the whole space
+    return Ritz(values, jnp.abs(left * vectors[-1]))
 
 
-KEPT = [  # weights of d's and of u's parts in x and in y, for each field of ThirdDerivatives
-    ((0.0, 1.0), (0.0, 1.0)),
-    ((1.0, 0.0), (0.0, 1.0)),
-    ((1.0, 0.0), (1.0, 0.0)),
-    ((1.0, 1.0), (0.0, 1.0)),
-    ((1.0, 1.0), (1.0, 0.0)),
+# Weights of d's and of u's parts in x and in y, for each search of `_third_derivatives`.
+KEPT = [
+    ((1.0, 0.0), (1.0, 0.0)),  # ρ_xxy: the slope of ∇²_xy g in x
+    ((1.0, 0.0), (0.0, 1.0)),  # ρ_xyy: of ∇²_yy g in x, equal to the slope of ∇²_xy g in y
+    ((0.0, 1.0), (0.0, 1.0)),  # ρ_yyy: of ∇²_yy g in y
+    ((1.0, 1.0), (0.0, 1.0)),  # of ∇²_yy g jointly
+    ((1.0, 1.0), (1.0, 0.0)),  # of ∇²_xy g jointly
 ]
 
 
 def _third_derivatives(
     problem: Problem, x: PyTree, y: PyTree, data: Batch | None, direction: PyTree, key: Array, steps: int
-) -> ThirdDerivatives:
-    """Maximize T by the higher-order power method: set each argument to the normalized gradient of T in it.
+) -> Float[Array, "5"]:
+    """Return the largest T(d, v, u) = ⟨u, d/dt B(z + td)·v⟩ found over unit vectors, B = (∇²_xy g, ∇²_yy g).
 
-    T is linear in each argument, so no update lowers it. The result may be a local maximum. So the search has
-    `STARTS` starts, the first with d in the given direction, the others random.
+    The higher-order power method sets each argument to the normalized gradient of T in it. T is linear in each
+    argument, so no update lowers it. The result may be a local maximum. So the search has `STARTS` starts, the
+    first with d in the given direction, the others random.
     """
 
     def largest(kept: Array) -> Scalar:
@@ -174,7 +211,7 @@ def _third_derivatives(
 
         return jnp.max(lax.map(climb, jnp.arange(STARTS)))
 
-    return ThirdDerivatives(*lax.map(largest, jnp.asarray(KEPT)))
+    return lax.map(largest, jnp.asarray(KEPT))
 
 
 def random_unit(like: PyTree, key: Array) -> PyTree:

@@ -48,20 +48,17 @@ class Stationarity(NamedTuple):
 
 def measure_stationarity(
     problem: Problem,
+    steps: int,
+    project: Callable[[PyTree], PyTree] | None,
     x: PyTree,
     y: PyTree,
     data: Batch | None,
     alpha: Any,
     damping: Any,
     key: Array | None,
-    steps: int,
-    project: Callable[[PyTree], PyTree] | None = None,
     smoothness: Any = None,
 ) -> Stationarity:
-    """Return the quantities at (x, y).
-
-    The curvature of Φ, unless given, takes `steps` Lanczos steps of two solves.
-    """
+    """Return the quantities at (x, y); the curvature of Φ, unless given, takes `steps` Lanczos steps."""
     oracles = problem.oracles
     inner, f = oracles.linearize(x, y, data), oracles.outer_gradients(x, y, data)
     H = lambda v: tree.add_scale(inner.hessian(v), damping, v)

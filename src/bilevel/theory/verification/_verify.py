@@ -1,6 +1,8 @@
 """`verify` and `judge`: both sides of every lemma, theorem and certificate on a run of the real solver."""
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,18 +12,17 @@ import numpy as np
 from bilevel.batch import Batch
 from bilevel.checks import check_count, check_kind, prepare
 from bilevel.solvers.base import Solver, check_solver
-from bilevel.theory.blocks import Blocks
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
+from bilevel.theory.estimation.estimates import Estimated
 from bilevel.theory.verification.inequalities import claims_about
-from bilevel.theory.verification.inequalities.claim import Claim, Setting
-from bilevel.theory.verification.inputs import check_constants, check_solution, names_of, recognize
-from bilevel.theory.verification.measurement import Run, measure
+from bilevel.theory.verification.inequalities.claims import Claim, Setting
+from bilevel.theory.verification.measurement import Piece, Run, measure, recognize
+from bilevel.theory.verification.reference import check_solution
 from bilevel.theory.verification.report import Report, Row, Verdict
-from bilevel.theory.verification.segments import Piece
 from bilevel.types import PyTree
 
 TOLERANCE = 1e-9  # share of the right side, for rounding in the inequality itself
-ULPS = 64  # rounding of a difference, in ulps of its terms
+ROUNDING = 64 * np.finfo(float).eps  # of a difference, as a share of its terms
 SYMBOLS = {"alpha": "α", "eta": "η", "beta": "β", "mu": "μ", "rho": "ρ"}
 
 
@@ -54,26 +55,18 @@ def verify(
     check_constants(constants)
     x, y = prepare(solver.problem, x0, y0, data)
     check_solution(solution, x, y)
-    _check_double(x, "x0")
-    _check_double(y, "y0")
+    _check_double(x0=x, y0=y)
     run = solver.compiled(_measured, steps, solution)(x, y, data)
     _check_finite(run, sizes)
     return judge(run, solver, constants, _provenance(constants, run.at_x.cross is not None))
 
 
-def _measured(
-    solver: Solver,
-    steps: int,
-    solution: Callable[[PyTree], PyTree] | None,
-    x: PyTree,
-    y: PyTree,
-    data: Batch | None,
-) -> Run:
+def _measured(solver: Solver, steps: int, solution: Any, x: PyTree, y: PyTree, data: Batch | None) -> Run:
     return measure(solver, x, y, steps, data, solution)
 
 
-def _check_double(tree: PyTree, name: str) -> None:
-    for leaf in jax.tree.leaves(tree):
+def _check_double(**trees: PyTree) -> None:
+    for name, leaf in ((name, leaf) for name, tree in trees.items() for leaf in jax.tree.leaves(tree)):
         if leaf.dtype != jnp.float64:
             raise TypeError(
                 f"{name} is {leaf.dtype}, but a reference to 1e-12 needs float64: call "
@@ -81,7 +74,7 @@ def _check_double(tree: PyTree, name: str) -> None:
             )
 
 
-def _check_finite(run: Any, sizes: dict[str, Any]) -> None:
+def _check_finite(run: Run, sizes: dict[str, Any]) -> None:
     finite = np.isfinite(np.asarray(run.gradient)) & np.isfinite(np.asarray(run.estimate_error))
     if not finite.all():
         k = int(np.argmin(finite))
@@ -97,12 +90,9 @@ def _provenance(constants: Constants | Blocks, dense: bool) -> dict[str, str]:
     texts = {}
     for name in names_of(constants):
         source = "estimated, assumed to hold" if name in estimated else "declared"
-        unseen = not dense and name.startswith(("mu", "L_", "rho"))
-        checked = (
-            "unchecked"
-            if unseen
-            else "checked along the run" + (" for f only" if name == "L" and not dense else "")
-        )
+        checked = "checked along the run" + (" for f only" if name == "L" and not dense else "")
+        if not dense and name.startswith(("mu", "L_", "rho")):
+            checked = "unchecked"
         texts[SYMBOLS.get(name, name)] = f"{getattr(constants, name):.4g} {source}; {checked}"
     return texts
 
@@ -148,7 +138,7 @@ def uncertainty(run: Run, k: Blocks) -> dict[str, Any]:
 
     An error δ_y in y* and δ_v in v* moves ∇Φ by at most Λ_xy·δ_y + L_xy·δ_v, and Φ by ‖∇_y f‖δ_y.
     """
-    eps = ULPS * np.finfo(float).eps
+    eps = ROUNDING
     x, y, v = (run.sizes[name].max() for name in ("x", "y", "v"))
     d_y = run.inner_residual.max() / k.mu + eps * y
     d_v = (run.adjoint_residual.max() + k.Lambda_yy * d_y) / k.mu + eps * v
@@ -175,7 +165,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
     moved = {name: getattr(run, name) + sign * delta for name, delta in error.items()}
     moved = {name: norm if name.endswith("value") else np.maximum(norm, 0) for name, norm in moved.items()}
     pieces = {name: _moved_piece(getattr(run, name), run, sign) for name in ("at_x", "to_next", "since_last")}
-    eps = sign * ULPS * np.finfo(float).eps
+    eps = sign * ROUNDING
     if run.jacobian is not None:
         scale = eps * run.jacobian.max()
         moved |= {name: np.maximum(getattr(run, name) + scale, 0) for name in ("jacobian", "jacobian_error")}
@@ -184,7 +174,7 @@ def _moved(run: Run, error: dict[str, Any], sign: int) -> Run:
 
 def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
     """Return a piece with each norm at one end of its interval, with the rounding of differences."""
-    eps = sign * ULPS * np.finfo(float).eps
+    eps = sign * ROUNDING
     x, y = run.sizes["x"].max(), (run.sizes["y"] + run.y_error + run.warm_error).max()
     outer = np.hypot(run.outer_x, run.outer_y).max()
     scales = {"x_step": x, "y_step": y, "outer_x_change": outer, "outer_y_change": outer}
@@ -198,20 +188,20 @@ def _moved_piece(piece: Piece, run: Run, sign: int) -> Piece:
 
 
 def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
+    row = partial(Row, claim.name, claim.statement)
     for needed in claim.needs:
         if (reason := needed(run, setting)) is not None:
-            return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, reason)
-    lhs, rhs = claim.sides(low, setting)[0], claim.sides(high, setting)[1]
+            return row(Verdict.NOT_APPLICABLE, reason)
+    lhs, rhs = np.broadcast_arrays(claim.sides(low, setting)[0], claim.sides(high, setting)[1])
     if len(lhs) == 0:
-        return Row(claim.name, claim.statement, Verdict.NOT_APPLICABLE, "needs at least two iterations")
+        return row(Verdict.NOT_APPLICABLE, "needs at least two iterations")
+    by_iteration = lambda values: values.reshape(len(values), -1)
     # Written so that a NaN on either side counts as a violation.
-    broken = np.flatnonzero(_by_iteration(~(lhs <= rhs * (1 + TOLERANCE))).any(axis=1))
+    broken = np.flatnonzero(by_iteration(~(lhs <= rhs * (1 + TOLERANCE))).any(axis=1))
     slack = rhs - lhs
-    relative = _by_iteration(_share(slack, rhs)).min(axis=1)
+    relative = by_iteration(_share(slack, rhs)).min(axis=1)
     worst = int(np.argmin(relative))
-    return Row(
-        claim.name,
-        claim.statement,
+    return row(
         Verdict.VIOLATED if len(broken) else Verdict.HOLDS,
         slack=float(slack.min()),
         relative_slack=float(relative[worst]),
@@ -220,12 +210,27 @@ def _row(claim: Claim, setting: Setting, run: Run, low: Run, high: Run) -> Row:
     )
 
 
-def _by_iteration(values: np.ndarray) -> np.ndarray:
-    return values.reshape(len(values), -1)
-
-
 def _share(slack: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """Return slack/rhs: 1 where rhs is infinite, −∞ where rhs is zero or a side is not a number."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         share = np.where(slack == 0, 0.0, slack / np.abs(rhs))
     return np.where(np.isposinf(rhs), 1.0, np.where(np.isnan(share), -np.inf, share))
+
+
+def check_constants(constants: Any) -> None:
+    if isinstance(constants, Estimated):
+        raise TypeError(
+            "these constants are estimated, not declared: pass constants.assume() to judge the run as if they held"
+        )
+    if not isinstance(constants, Constants | Blocks):
+        raise TypeError(
+            f"constants must be a theory.Constants or theory.Blocks, not {type(constants).__name__}: pass e.g. "
+            "theory.Constants(mu, L, M, rho)"
+        )
+    if any(np.ndim(getattr(constants, name)) for name in names_of(constants)):
+        raise ValueError("one run has one set of constants: pass scalars to theory.Constants, not arrays")
+
+
+def names_of(constants: Constants | Blocks) -> tuple[str, ...]:
+    """Return the names of the constants, without the further fields of assumed ones."""
+    return tuple(field.name for field in fields(Blocks if isinstance(constants, Blocks) else Constants))

@@ -7,7 +7,7 @@ shrinks; it solves linear systems densely up to `DENSE` unknowns and by conjugat
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ from jaxtyping import Array, Float
 from optax import tree
 
 from bilevel.batch import Batch
-from bilevel.checks import check_problem, prepare
+from bilevel.checks import check_callable, check_problem, prepare, signature
 from bilevel.oracles import Linearized
 from bilevel.problem import Problem
-from bilevel.theory.verification.inputs import check_solution
 from bilevel.types import PyTree, Scalar
+from bilevel.words import described
 
 DENSE = 256
 NEWTON_STEPS = 100
@@ -109,10 +109,7 @@ def inner_solution(problem: Problem, x: PyTree, guess: PyTree, data: Batch | Non
 
 
 def rounding_of(inner: Linearized, y: PyTree) -> Scalar:
-    """Return the size below which ‖∇_y g‖ is rounding.
-
-    It is a few ulps of the two parts of the gradient, ∇²_yy g·y and the remainder.
-    """
+    """Return a few ulps of the parts ∇²_yy g·y and ∇_y g − ∇²_yy g·y: a ‖∇_y g‖ below it is rounding."""
     curved = inner.hessian(y)
     size = tree.norm(curved) + tree.norm(tree.sub(inner.gradient, curved))
     return 8 * jnp.finfo(size.dtype).eps * size
@@ -123,23 +120,29 @@ def solve_hessian(inner: Linearized, b: PyTree) -> PyTree:
     flat, unravel = ravel_pytree(b)
     if flat.size > DENSE:
         return cg(inner.hessian, b, tol=1e-14, maxiter=4 * flat.size)[0]
-    H = hessian_matrix(inner, b)
+    H = matrix(inner.hessian, b)
     factors = lu_factor(H)
     v = lu_solve(factors, flat)
     return unravel(v + lu_solve(factors, flat - H @ v))  # one refinement, down to rounding
 
 
-def hessian_matrix(inner: Linearized, y: PyTree) -> Float[Array, "n n"]:
-    """Return ∇²_yy g as a matrix; `y` gives the shape."""
-    return _columns(inner.hessian, y)
-
-
-def cross_matrix(inner: Linearized, y: PyTree) -> Float[Array, "m n"]:
-    """Return ∇²_xy g as a matrix; `y` gives the shape."""
-    return _columns(inner.cross, y)
-
-
-def _columns(linear: Callable[[PyTree], PyTree], y: PyTree) -> Float[Array, "m n"]:
+def matrix(linear: Callable[[PyTree], PyTree], y: PyTree) -> Float[Array, "m n"]:
+    """Return the matrix of a linear function of trees like y."""
     flat, unravel = ravel_pytree(y)
     column = lambda unit: ravel_pytree(linear(unravel(unit)))[0]
     return jax.vmap(column, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+
+
+def check_solution(solution: Any, x: PyTree, y: PyTree) -> None:
+    """Raise unless `solution` is None or a function from x to a tree like y."""
+    if solution is None:
+        return
+    check_callable(solution, "solution", 1, "a function from x to y*(x)", "problem.inner_solution")
+    try:
+        found = jax.eval_shape(solution, x)
+    except Exception as error:
+        raise TypeError(
+            f"solution must return y*(x), an array or a tree like y, at x, but raises: {error}"
+        ) from error
+    if signature(found) != signature(y):
+        raise TypeError(f"solution must return a tree like y, {described(y)}, but returns {described(found)}")

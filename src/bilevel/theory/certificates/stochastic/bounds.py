@@ -10,19 +10,20 @@ import numpy as np
 import optax
 
 from bilevel.solvers.options import check_batches
-from bilevel.theory.blocks import Blocks
 from bilevel.theory.certificates.certificate import GAP, StepSizes
 from bilevel.theory.certificates.gain import EVERY_STEP
 from bilevel.theory.certificates.stochastic.mean_bounds import (
+    Method,
+    Numbers,
+    Tracking,
     best_weighted_bound,
     mean_bound,
     unit_gain,
     weighted_bound,
 )
 from bilevel.theory.certificates.stochastic.noise import Noise
-from bilevel.theory.certificates.stochastic.tracking import Method, Numbers, Tracking
 from bilevel.theory.certificates.storage import largest_step
-from bilevel.theory.constants import Constants
+from bilevel.theory.constants import Blocks, Constants
 from bilevel.theory.reals import Real, check_kappa, nonnegative, positive, scalar, step_count
 from bilevel.words import shown
 
@@ -38,10 +39,7 @@ class Schedule(NamedTuple):
 
     @property
     def rules(self) -> StepSizes:
-        """Return the optax rules for `bl.aid(problem, **rules._asdict(), batches="independent")`.
-
-        The last size repeats.
-        """
+        """Return rules for `bl.aid(problem, **rules._asdict(), batches="independent")`; the last repeats."""
         at = lambda sizes: lambda count: jnp.asarray(sizes)[jnp.minimum(count, len(sizes) - 1)]
         return StepSizes(*(optax.sgd(at(sizes)) for sizes in self))
 
@@ -88,10 +86,7 @@ class StochasticCertificate:
         and the bound are of order K^(−1/2). Otherwise η and the bound are of order K^(−2/5), and β is of
         order K^(−3/5).
         """
-        K = scalar(step_count(steps), "steps")
-        positive(gap, "gap", GAP)
-        start = self._start(gap, y_error, v_error)
-        self._check_curvature()
+        K, start = scalar(step_count(steps), "steps"), self._descending(gap, y_error, v_error)
         objective = lambda at: mean_bound(at, np.asarray(K), *start)
         reach = 3.0 + float(np.log10(K))  # none shrinks faster than 1/K
         found = _lowest(self._method, objective, decades=(reach, reach, reach), points=13, rounds=10)
@@ -142,9 +137,7 @@ class StochasticCertificate:
         power = scalar(nonnegative(power, "power", "steps must not grow"), "power")
         outer = power if outer_power is None else outer_power
         outer = scalar(nonnegative(outer, "outer_power", "steps must not grow"), "outer_power")
-        positive(gap, "gap", GAP)
-        start = self._start(gap, y_error, v_error)
-        self._check_curvature()
+        start = self._descending(gap, y_error, v_error)
         k = np.arange(1.0, K + 1)[:, None]
         slow, fast = k**-power, k**-outer
         along = lambda at: Tracking(at.method, at.alpha * slow, at.eta * slow, at.beta * fast)
@@ -152,9 +145,13 @@ class StochasticCertificate:
         found = along(_lowest(self._method, objective, decades=(3.0, 3.0, 4.0), points=5, rounds=7))
         return Schedule(found.alpha[:, 0], found.eta[:, 0], found.beta[:, 0])
 
-    def _check_curvature(self) -> None:
+    def _descending(self, gap: Real, y_error: Real, v_error: Real | None) -> tuple[float, float, float]:
+        """Return `_start`; raise unless some step sizes are best from there."""
+        positive(gap, "gap", GAP)
+        start = self._start(gap, y_error, v_error)
         if self.constants.L_Phi == 0:
             raise ValueError(EVERY_STEP)
+        return start
 
     def _start(self, gap: Real, y_error: Real, v_error: Real | None) -> tuple[float, float, float]:
         k = self.constants
@@ -174,15 +171,13 @@ def aid(constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None)
             third and g bounded fourth derivatives; zero if both are quadratic. Without it, the noise of x moves v* in
             the worst direction at every step.
     """
-    return _certificate("AID", constants, noise, v_bend, sequential=True, shared=False)
+    return _certificate("AID", constants, noise, v_bend, shared=False)
 
 
 def soba(
     constants: Constants | Blocks, noise: Noise, v_bend: Real | None = None, batches: str = "shared"
 ) -> StochasticCertificate:
-    """Return the certificate of SOBA.
-
-    All directions are at the old point, so one draw may serve all three.
+    """Return the certificate of SOBA: all directions are at the old point, so one draw may serve all three.
 
     Args:
         constants: the problem's constants, as single numbers.
@@ -190,17 +185,11 @@ def soba(
         v_bend: as for `bl.theory.stochastic.aid`.
         batches: as for `bl.soba`. "independent" draws have a slightly smaller bound.
     """
-    shared = check_batches(batches) == "shared"
-    return _certificate("SOBA", constants, noise, v_bend, sequential=False, shared=shared)
+    return _certificate("SOBA", constants, noise, v_bend, shared=check_batches(batches) == "shared")
 
 
 def _certificate(
-    name: str,
-    constants: Constants | Blocks,
-    noise: Noise,
-    v_bend: Real | None,
-    sequential: bool,
-    shared: bool,
+    name: str, constants: Constants | Blocks, noise: Noise, v_bend: Real | None, shared: bool
 ) -> StochasticCertificate:
     k = Blocks.of(constants)
     if not isinstance(noise, Noise):
@@ -208,7 +197,7 @@ def _certificate(
     check_kappa(np.max(k.kappa, initial=1.0))
     k = Blocks(**{field.name: scalar(getattr(k, field.name), field.name) for field in fields(k)})
     bend = np.inf if v_bend is None else scalar(nonnegative(v_bend, "v_bend", "it bounds a norm"), "v_bend")
-    return StochasticCertificate(name, k, noise, Method(k, noise, y_bend(k), bend, sequential, shared))
+    return StochasticCertificate(name, k, noise, Method(k, noise, y_bend(k), bend, name == "AID", shared))
 
 
 def _three(sizes: Any) -> dict[str, Any]:
@@ -225,10 +214,7 @@ def y_bend(k: Blocks) -> float:
 
 
 def candidates(method: Method, exponents: np.ndarray) -> Tracking:
-    """Return 10^exponents times the largest steps.
-
-    These are 2/(L_yy + μ) for α and η, and the limit of exact gradients for β.
-    """
+    """Return 10^exponents times 2/(L_yy + μ) for α and η, and times the limit of exact gradients for β."""
     k, share = method.blocks, 10.0**exponents
     largest = 2 / (k.L_yy + k.mu)
     alpha, eta = largest * share[0], largest * share[1]

@@ -13,7 +13,7 @@ from bilevel.solvers.algorithms.aid import AID
 from bilevel.solvers.algorithms.soba import SOBA
 from bilevel.solvers.base import Solver
 from bilevel.solvers.optax_rules import Transformation
-from bilevel.solvers.rules import Descent, Rule, Settled
+from bilevel.solvers.rules import Descent, Settled
 
 TRIED = 8  # steps for testing an optax rule
 
@@ -25,9 +25,7 @@ class NotCovered(ValueError):
 def check(solver: Solver, data: Any = None) -> None:
     """Raise `bl.theory.stochastic.NotCovered` unless the theorem covers this solver on these draws.
 
-    The theorem needs
-
-    * AID with separate draws for y, v and x, or SOBA with either kind of draws;
+    * AID needs separate draws for y, v and x; SOBA has either kind of draws;
     * plain steps, one each for y and v, with a size that depends only on the step's number;
     * draws that are independent from step to step.
 
@@ -68,22 +66,15 @@ def check_solver(solver: Solver) -> None:
             "statistics, or use a normalization that does not depend on the batch"
         )
     for level, rule in (("inner", solver.inner), ("adjoint", solver.adjoint.rule), ("outer", solver.outer)):
-        check_rule(rule, level)
-
-
-def check_rule(rule: Rule, level: str) -> None:
-    if isinstance(rule, Descent):
-        return
-    if isinstance(rule, Settled):
-        raise NotCovered(
-            f"the {level} rule is projected, but the bound is for steps without projection: pass a step size"
-        )
-    if isinstance(rule, Transformation) and _is_plain(rule):
-        return
-    raise NotCovered(
-        f"the {level} rule is not a plain step with a size that depends only on the step's number (momentum, Adam, "
-        "clipping and decay are not): pass a number, or optax.sgd(schedule)"
-    )
+        if isinstance(rule, Settled):
+            raise NotCovered(
+                f"the {level} rule is projected, but the bound is for steps without projection: pass a step size"
+            )
+        if not isinstance(rule, Descent) and not (isinstance(rule, Transformation) and _is_plain(rule)):
+            raise NotCovered(
+                f"the {level} rule is not a plain step with a size that depends only on the step's number (momentum, "
+                "Adam, clipping and decay are not): pass a number, or optax.sgd(schedule)"
+            )
 
 
 def check_draws(data: Any) -> None:

@@ -97,15 +97,12 @@ def _squares(problem: Problem, count: int, stream: Stream, x: PyTree, y: PyTree)
     gradients = every(lambda batch: oracles.inner_gradient(x, y, batch)), outer.y, outer.x
     hessian = lambda u: _centered(every(lambda batch: oracles.linearize(x, y, batch).hessian(u)))
     cross = lambda u: _centered(every(lambda batch: oracles.linearize(x, y, batch).cross(u)))
-    return [*(_energy(_centered(each)) for each in gradients), _largest(hessian, y), _largest(cross, y)]
+    squares = [tree.norm(_centered(each), squared=True) for each in gradients]
+    return [*squares, _largest(hessian, y), _largest(cross, y)]
 
 
 def _centered(stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda a: a - jnp.mean(a, axis=0, keepdims=True), stacked)
-
-
-def _energy(stacked: PyTree) -> Any:
-    return tree.norm(stacked, squared=True)
 
 
 def _largest(linear: Callable[[PyTree], PyTree], like: PyTree) -> Any:
@@ -118,4 +115,4 @@ def _largest(linear: Callable[[PyTree], PyTree], like: PyTree) -> Any:
         [jax.random.normal(key, a.shape, a.dtype) for key, a in zip(keys, leaves, strict=True)]
     )
     u = lax.fori_loop(0, POWER_STEPS, lambda _, u: unit(back(linear(u))[0]), unit(u))
-    return _energy(linear(u))
+    return tree.norm(linear(u), squared=True)

@@ -7,17 +7,7 @@ import numpy as np
 
 from bilevel.theory.certificates.analyses import METHODS
 from bilevel.theory.certificates.certificate import Certificate
-from bilevel.theory.verification.inequalities.claim import (
-    ROUNDING,
-    Claim,
-    Claims,
-    Setting,
-    Sides,
-    at_most,
-    equal,
-    horizons,
-    running_mean,
-)
+from bilevel.theory.verification.inequalities.claims import ROUNDING, Claim, Setting, Sides, at_most, equal
 from bilevel.theory.verification.measurement import Run
 
 NAMES = {
@@ -52,7 +42,7 @@ def _errors(r: Run, s: Setting, analysis: str) -> tuple[np.ndarray, np.ndarray]:
     return r.y_error, (r.v_star_error if analysis in AT_SOLUTION else r.v_error)
 
 
-def _claims(method: str, analysis: str) -> tuple[Claim, ...]:
+def _claims(method: str, analysis: str) -> list[Claim]:
     """Return the recursions of an error system, d_k = ‖x_k − x_{k−1}‖, and the bound."""
 
     def steps(r: Run, s: Setting) -> str | None:
@@ -60,17 +50,17 @@ def _claims(method: str, analysis: str) -> tuple[Claim, ...]:
         for symbol, name in (("α", "alpha"), ("η", "eta")):
             if (step := getattr(s, name)) is None:
                 continue
-            if objection := _not_contracting(s, symbol, step):
-                return objection
+            if not max(abs(1 - step * s.blocks.mu), abs(step * s.blocks.L_yy - 1)) < 1:
+                return f"{symbol} = {step:.3g} is not below 2/L = {2 / s.blocks.L_yy:.3g}"
             if objection := equal(symbol, step, getattr(made_for(s, analysis), name), "the analysis' step"):
                 return objection
         return None
 
     def bound(r: Run, s: Setting) -> Any:
-        """Return the bound at every horizon; infinite where β is not certified for so many steps."""
+        """Return the bound for K = 1, 2, …; infinite where β is not certified for so many steps."""
         c, first = made_for(s, analysis), tuple(error[0] for error in _errors(r, s, analysis))
         beta = min(s.beta, c.beta_max) if s.beta <= c.beta_max * (1 + ROUNDING) else s.beta
-        return c.bound_from(horizons(r), r.descent, first, np.full(len(r.gradient), beta))
+        return c.bound_from(_horizons(r), r.descent, first, np.full(len(r.gradient), beta))
 
     def certified(r: Run, s: Setting) -> str | None:
         largest = made_for(s, analysis).beta_max
@@ -78,42 +68,38 @@ def _claims(method: str, analysis: str) -> tuple[Claim, ...]:
         return too_long if too_long and not np.isfinite(bound(r, s)).any() else None
 
     def mean(r: Run, s: Setting) -> Sides:
-        return running_mean(r.gradient**2), bound(r, s)
+        return np.cumsum(r.gradient**2) / _horizons(r), bound(r, s)
 
     def states(r: Run, s: Setting) -> tuple[Any, ...]:
         c: Any = made_for(s, analysis)
         w, u = (weight * error for weight, error in zip(c.weights, _errors(r, s, analysis), strict=True))
         return c.system, w, u
 
-    claims = Claims()
-    if analysis in SYSTEMS:
+    def inner(r: Run, s: Setting) -> Sides:
+        system, w, _ = states(r, s)
+        return w[1:], system.r0 * w[:-1] + system.q0 * r.x_step[1:]
 
-        @claims.add(f"{analysis}: inner error", "w_k ≤ r₀w_{k−1} + q₀‖x_k − x_{k−1}‖", steps, first=1)
-        def inner(r: Run, s: Setting) -> Sides:
-            system, w, _ = states(r, s)
-            return w[1:], system.r0 * w[:-1] + system.q0 * r.x_step[1:]
+    def adjoint(r: Run, s: Setting) -> Sides:
+        system, w, u = states(r, s)
+        return u[1:], system.p * w[:-1] + system.r1 * u[:-1] + system.q1 * r.x_step[1:]
 
-    if analysis in SYSTEMS and method != "ITD":
-        recursion = "u_k ≤ p·w_{k−1} + r₁u_{k−1} + q₁‖x_k − x_{k−1}‖"
+    def estimate(r: Run, s: Setting) -> Sides:
+        system, w, u = states(r, s)
+        return r.estimate_error, system.c0 * w + u + system.C5
 
-        @claims.add(f"{analysis}: adjoint error", recursion, steps, first=1)
-        def adjoint(r: Run, s: Setting) -> Sides:
-            system, w, u = states(r, s)
-            return u[1:], system.p * w[:-1] + system.r1 * u[:-1] + system.q1 * r.x_step[1:]
-
-    if analysis in SYSTEMS:
-
-        @claims.add(f"{analysis}: hypergradient error", "‖∇̂Φ − ∇Φ‖ ≤ c₀w_k + u_k + C₅", steps)
-        def estimate(r: Run, s: Setting) -> Sides:
-            system, w, u = states(r, s)
-            return r.estimate_error, system.c0 * w + u + system.C5
-
+    of_w, of_u = "w_k ≤ r₀w_{k−1} + q₀‖x_k − x_{k−1}‖", "u_k ≤ p·w_{k−1} + r₁u_{k−1} + q₁‖x_k − x_{k−1}‖"
+    recursions = [
+        Claim(f"{analysis}: inner error", of_w, inner, (steps,), first=1),
+        Claim(f"{analysis}: adjoint error", of_u, adjoint, (steps,), first=1),
+        Claim(f"{analysis}: hypergradient error", "‖∇̂Φ − ∇Φ‖ ≤ c₀w_k + u_k + C₅", estimate, (steps,)),
+    ]
+    if method == "ITD":
+        del recursions[1]
     name = NAMES.get((method, analysis), f"{analysis}: bound")
-    claims.add(name, "mean of ‖∇Φ‖² over K steps ≤ bound(K)", steps, certified, first=1)(mean)
-    return tuple(claims)
+    on_mean = Claim(name, "mean of ‖∇Φ‖² over K steps ≤ bound(K)", mean, (steps, certified), first=1)
+    return [*(recursions if analysis in SYSTEMS else []), on_mean]
 
 
-def _not_contracting(s: Setting, symbol: str, step: float) -> str | None:
-    if max(abs(1 - step * s.blocks.mu), abs(step * s.blocks.L_yy - 1)) < 1:
-        return None
-    return f"{symbol} = {step:.3g} is not below 2/L = {2 / s.blocks.L_yy:.3g}"
+def _horizons(r: Run) -> np.ndarray:
+    """Return K = 1, 2, …, because every prefix of a run is a run."""
+    return np.arange(1, len(r.gradient) + 1)
