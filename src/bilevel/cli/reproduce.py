@@ -87,11 +87,11 @@ def _refuse_to_replace(jobs: list[Any]) -> None:
 
 
 def _warn(folder: Path) -> None:
-    from bilevel.lab.paper.manifest import fault
+    from bilevel.lab.paper.manifest import examined
     from bilevel.lab.paper.registry import EXPERIMENTS
 
     for name, experiment in EXPERIMENTS.items():
-        if reason := fault(experiment, folder):
+        if reason := examined(experiment, folder)[1]:
             say(f"warning: {reason}; {name} counts as not run")
 
 

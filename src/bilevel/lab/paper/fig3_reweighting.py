@@ -17,7 +17,7 @@ import optax
 
 from bilevel.data import Examples, Mnist, corrupt_labels, mnist
 from bilevel.lab.paper.experiment import Experiment, Options, Report
-from bilevel.lab.paper.tables import Table
+from bilevel.lab.paper.tables import Table, joined
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import RunOptions
 from bilevel.loop.result import Result
@@ -35,6 +35,9 @@ HIDDEN, CLASSES = 256, 10
 STEPS, INNER, OUTER = 3_000, 5e-2, 1e-3
 USEFUL_STEPS, USEFUL_INNER, USEFUL_RATES = 300, 0.5, (0.01, 0.03, 0.1)
 SEEDS, SEEDS_OF_AID = 3, 1
+PROTOCOL: dict[str, Any] = dict(train=TRAIN, valid=VALID, held_out=HELD_OUT, wrong=WRONG, hidden=HIDDEN)
+PROTOCOL |= dict(steps=STEPS, inner=INNER, outer=OUTER, seeds={"ITD": SEEDS, "AID": SEEDS_OF_AID})
+PROTOCOL |= dict(useful_steps=USEFUL_STEPS, useful_inner=USEFUL_INNER, useful_rates=list(USEFUL_RATES))
 KEEP = 10  # every tenth validation loss goes into the table
 EVERY = 25  # steps between two progress reports
 TAIL = 0.1  # the plateau is the mean of the last tenth
@@ -42,20 +45,9 @@ TAIL = 0.1  # the plateau is the mean of the last tenth
 
 def settings(options: Options) -> dict[str, Any]:
     seeds = options.seeds or (1 if options.quick else SEEDS)
-    return {
-        "train": TRAIN,
-        "valid": VALID,
-        "held_out": HELD_OUT,
-        "wrong": WRONG,
-        "hidden": HIDDEN,
-        "steps": 100 if options.quick else STEPS,
-        "inner": INNER,
-        "outer": OUTER,
-        "seeds": {"ITD": seeds, "AID": min(seeds, SEEDS_OF_AID) if options.seeds is None else seeds},
-        "useful_steps": 60 if options.quick else USEFUL_STEPS,
-        "useful_inner": USEFUL_INNER,
-        "useful_rates": list(USEFUL_RATES[-1:] if options.quick else USEFUL_RATES),
-    }
+    of_aid = min(seeds, SEEDS_OF_AID) if options.seeds is None else seeds
+    quick = dict(steps=100, useful_steps=60, useful_rates=list(USEFUL_RATES[-1:])) if options.quick else {}
+    return PROTOCOL | quick | {"seeds": {"ITD": seeds, "AID": of_aid}}
 
 
 def load(options: Options) -> Mnist:
@@ -78,9 +70,9 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
     useful, weights = useful_setting(cases, settings, clock)
     report(1.0)
     return {
-        "fig3_reweighting.csv": {k: np.concatenate([part[k] for part in curves]) for k in curves[0]},
-        "fig3_plateau.csv": {k: [row[k] for row in plateaus] for k in plateaus[0]},
-        "fig3_useful.csv": {k: [row[k] for row in useful] for k in useful[0]},
+        "fig3_reweighting.csv": joined(curves),
+        "fig3_plateau.csv": joined(plateaus),
+        "fig3_useful.csv": joined(useful),
         "fig3_weights.csv": histogram(weights, cases[0].wrong),
     }
 
@@ -105,14 +97,9 @@ def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
     inked = train_.inputs.any(axis=0) | valid.inputs.any(axis=0)
     y0 = initial_mlp(train_.inputs.shape[1], settings["hidden"], CLASSES, seed=[seed, 2])
     see = lambda examples, labels: Examples(jnp.asarray(examples.inputs[:, inked]), jnp.asarray(labels))
-    return Case(
-        instance=data_reweighting(
-            see(train_, labels), see(valid, valid.targets), y0._replace(W1=y0.W1[inked])
-        ),
-        wrong=wrong,
-        held_out=see(held_out, held_out.targets),
-        test=see(digits.test, digits.test.targets),
-    )
+    given, trusted = see(train_, labels), see(valid, valid.targets)
+    instance = data_reweighting(given, trusted, y0._replace(W1=y0.W1[inked]))
+    return Case(instance, wrong, see(held_out, held_out.targets), see(digits.test, digits.test.targets))
 
 
 def useful_setting(
@@ -159,15 +146,9 @@ def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
 
 
 def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
-    run, shown = case.instance, clock.of(label, cost)
+    run, hooks, options = case.instance, [clock.of(label, cost)], RunOptions(every=min(EVERY, steps))
     return run_solver(
-        solver,
-        run.x0,
-        run.y0,
-        data=run.data,
-        steps=steps,
-        hooks=[shown],
-        options=RunOptions(every=min(EVERY, steps)),
+        solver, run.x0, run.y0, data=run.data, steps=steps, hooks=hooks, options=options
     ).check()
 
 
@@ -196,15 +177,15 @@ def plateau(result: Result) -> dict[str, float]:
 def score(result: Result, case: Case) -> dict[str, float]:
     """Return the test accuracy, and the success of low weights at finding wrong labels."""
     x = np.asarray(result.x)
-    weights = weights_of(x)
+    weights, some = weights_of(x), case.wrong.any()
     test = np.asarray(logits(result.y, case.test.inputs))
     return {
         "validation_loss": float(result.trace["outer_value"][-1]),
         "test_accuracy": accuracy(test, np.asarray(case.test.targets)),
-        "auc": roc_auc(-x, case.wrong) if case.wrong.any() else np.nan,
+        "auc": roc_auc(-x, case.wrong) if some else np.nan,
         "lowest_weight": float(weights.min()),
         "highest_weight": float(weights.max()),
-        "mean_weight_of_wrong": float(weights[case.wrong].mean()) if case.wrong.any() else np.nan,
+        "mean_weight_of_wrong": float(weights[case.wrong].mean()) if some else np.nan,
         "mean_weight_of_right": float(weights[~case.wrong].mean()),
     }
 

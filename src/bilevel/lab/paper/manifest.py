@@ -19,10 +19,6 @@ READERS = ("cli", "lab/compare", "lab/paper/claims", "lab/paper/plots", "lab/pap
 LARGEST_MANIFEST, LARGEST_TABLE = 1_000_000, 64_000_000  # bytes; ours are a thousand times smaller
 
 
-class Damaged(Exception):
-    """Error for a manifest that is not valid; the message has the reason."""
-
-
 def path_of(experiment: Experiment, out: Path) -> Path:
     return out / f"{experiment.name}.json"
 
@@ -40,45 +36,33 @@ def origin(settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
 
 def read(experiment: Experiment, out: Path) -> dict[str, Any] | None:
     """Return the manifest, or None if it is missing or damaged, or if a table is missing or was changed."""
-    try:
-        return _examined(experiment, out)
-    except Damaged:
-        return None
+    return examined(experiment, out)[0]
 
 
-def fault(experiment: Experiment, out: Path) -> str | None:
-    """Return the reason why an existing manifest is invalid, or None."""
-    try:
-        _examined(experiment, out)
-    except Damaged as reason:
-        return str(reason)
-    return None
-
-
-def _examined(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """Return the manifest, or None if there is none; raise `Damaged` if it is not valid."""
+def examined(experiment: Experiment, out: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the manifest if it is valid, and the reason why an existing one is not."""
     path = path_of(experiment, out)
     try:
         manifest = json.loads(content_of(path, LARGEST_MANIFEST))
         sound = isinstance(manifest, dict) and manifest.get("digest") == digest_of_manifest(manifest)
     except FileNotFoundError:
-        return None
+        return None, None
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged") from error
+        return None, f"{path} cannot be read ({error.strerror or error})"
+    except (ValueError, RecursionError):
+        return None, f"{path} is damaged"
     if not sound or not _complete(manifest):
-        raise Damaged(f"{path} is damaged, was edited, or is of another version")
+        return None, f"{path} is damaged, was edited, or is of another version"
     if manifest["origin"]["code"] != digest_of_code():
-        raise Damaged(f"{path} is of another version of the code")
+        return None, f"{path} is of another version of the code"
     for name in experiment.tables:
         try:
             sound = digest_of_file(out / name) == manifest["tables"].get(name)
         except (OSError, ValueError):
             sound = False
         if not sound:
-            raise Damaged(f"{out / name} is missing or was changed")
-    return manifest
+            return None, f"{out / name} is missing or was changed"
+    return manifest, None
 
 
 def _complete(manifest: dict[str, Any]) -> bool:

@@ -14,6 +14,11 @@ Table = dict[str, Any]  # column name -> one value per row
 DIGITS = 10  # enough for every plot and verdict, few enough to read
 
 
+def joined(parts: list[Table]) -> Table:
+    """Return the rows of all parts, which have the same columns; a part with scalars is one row."""
+    return {name: np.hstack([part[name] for part in parts]) for name in parts[0]}
+
+
 def write_table(path: Path, table: Table) -> None:
     """Write `table` as CSV to `path`; the file appears complete or not at all."""
     write(path, as_csv(table).encode())
@@ -45,6 +50,12 @@ def select(table: Table, **wanted: Any) -> Table:
         column = np.asarray(table[name])
         keep &= np.isclose(column, value) if column.dtype.kind == "f" else column == value
     return {name: np.asarray(values)[keep] for name, values in table.items()}
+
+
+def numbers(table: Table, *columns: str, **wanted: Any) -> tuple[float, ...]:
+    """Return the numbers of these columns in the first row that `select` finds."""
+    row = select(table, **wanted)
+    return tuple(float(row[column][0]) for column in columns)
 
 
 def _cell(value: Any) -> str:

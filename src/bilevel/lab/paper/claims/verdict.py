@@ -6,6 +6,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.tables import select
+
+TOLERANCE = 0.2  # on exponents
 
 Answering = Callable[[Results], "Answer"]
 
@@ -62,6 +65,17 @@ def above(smallest: dict[str, float], holds: str) -> Answer:
         why = "Only with a valid M; with the paper's M the bound is below a run."
         return Answer(ours, Verdict.CAVEAT, why)
     return Answer(ours, Verdict.HOLDS, holds)
+
+
+def exponents(results: Results, method: str, quantity: str) -> dict[str, float]:
+    """Return the fitted exponents of κ by analysis."""
+    rows = select(results["table1_exponents.csv"], method=method, quantity=quantity)
+    return dict(zip(rows["analysis"].tolist(), rows["exponent"].tolist(), strict=True))
+
+
+def near(*pairs: tuple[float, float]) -> bool:
+    """Return whether every exponent is near the claimed one."""
+    return all(abs(found - claimed) <= TOLERANCE for found, claimed in pairs)
 
 
 QUESTIONS: list[Question] = []  # in the order of their definition
