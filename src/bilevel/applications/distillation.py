@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import FreshStream, run_all
+from bilevel.applications.parts import FreshStream, mean, run_all
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
@@ -217,11 +217,11 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axes.imshow(np.round(8 * tiles), cmap="gray_r", vmin=-2, vmax=10)  # few shades, for a small file
         axes.set(xticks=[], yticks=[], title=name)
     names = list(outcomes[0].scores)[::-1]
-    of = lambda name, measure: 100 * np.mean([one.scores[name][measure] for one in outcomes])
     places = np.arange(len(names))
-    for shift, measure in ((0.2, "accuracy"), (-0.2, "wider network")):
-        label = "the network they were made for" if measure == "accuracy" else "one four times as wide"
-        right.barh(places + shift, [of(name, measure) for name in names], 0.4, label=label)
+    labels = {"accuracy": "the network they were made for", "wider network": "one four times as wide"}
+    for shift, (measure, label) in zip((0.2, -0.2), labels.items(), strict=True):
+        widths = [100 * mean(outcomes, name, measure) for name in names]
+        right.barh(places + shift, widths, 0.4, label=label)
     right.set_yticks(places, names, fontsize="small")
     right.set(xlim=(50, 100), title="test accuracy, %")
     right.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.4, -0.1), frameon=False)

@@ -151,15 +151,10 @@ def task(seed: int) -> Instance:
     train, valid, _ = omniglot(size=SIZE).split(*SPLIT, seed=seed)
     x0 = initial(np.random.default_rng(seed))
     new = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), 100, QUERIES)
-    return Instance(
-        name="few-shot-omniglot",
-        problem=PROBLEM,
-        x0=x0,
-        y0=x0,
-        data=Episodes(jax.random.key(seed), turned(train)),
-        measure=lambda x: 1 - jnp.mean(adapted(x, new, ALPHA, 0.0, 1)[:, -1]),
-        label="share of wrong labels after one step, on new characters",
-    )
+    data = Episodes(jax.random.key(seed), turned(train))
+    wrong = lambda x: 1 - jnp.mean(adapted(x, new, ALPHA, 0.0, 1)[:, -1])
+    label = "share of wrong labels after one step, on new characters"
+    return Instance("few-shot-omniglot", PROBLEM, x0, x0, data, measure=wrong, label=label)
 
 
 @partial(jax.jit, static_argnums=4)

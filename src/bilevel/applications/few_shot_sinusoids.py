@@ -47,8 +47,6 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
 @partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
 @dataclass(frozen=True)
 class Waves(FreshStream):
-    """Stream of new waves at every step."""
-
     key: Any
     tasks: int = TASKS
     shots: int = SHOTS
@@ -89,28 +87,23 @@ PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, examples: squares(x, predict
 def learners(steps: int) -> dict[str, Any]:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-3, max_steps=5))
+    few = {"inner": ALPHA, "outer": adam, "inner_steps": FEW}
+    tied = few | {"inner_steps": 15, "proximal_weight": TIE, "adjoint": implicit}
     return {
-        "MAML": bl.maml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "implicit MAML": bl.imaml(
-            PROBLEM, inner=ALPHA, outer=adam, proximal_weight=TIE, inner_steps=15, adjoint=implicit
-        ),
+        "MAML": bl.maml(PROBLEM, **few),
+        "first-order MAML": bl.solvers.fomaml(PROBLEM, **few),
+        "Reptile": bl.solvers.reptile(PROBLEM, **few),
+        "implicit MAML": bl.imaml(PROBLEM, **tied),
     }
 
 
 def task(seed: int) -> Instance:
     x0 = initial(np.random.default_rng(seed))
     new = waves(jax.random.key(seed + 10**6), 100)
-    return Instance(
-        name="few-shot-sinusoids",
-        problem=PROBLEM,
-        x0=x0,
-        y0=x0,
-        data=Waves(jax.random.key(seed)),
-        measure=lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1]),
-        label=f"error on other points after {FEW} steps, on new waves",
-    )
+    error = lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1])
+    label = f"error on other points after {FEW} steps, on new waves"
+    data = Waves(jax.random.key(seed))
+    return Instance("few-shot-sinusoids", PROBLEM, x0, x0, data, measure=error, label=label)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -191,13 +184,12 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.plot(query_t[0], query_u[0], "ko", markersize=5, fillstyle="none", label="other points")
     left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
     for name, color in colors.items():
-        mean, half = (np.mean([one.seen["curves"][name][i] for one in outcomes], axis=0) for i in range(2))
+        mean, half = np.mean([one.seen["curves"][name] for one in outcomes], axis=0)
         steps = np.arange(len(mean))
         right.fill_between(steps, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
         right.plot(steps, mean, color=color, label=name)
-    right.set(
-        yscale="log", title="mean squared error on other points", xlabel="gradient steps on the ten points"
-    )
+    right.set(yscale="log", title="mean squared error on other points")
+    right.set_xlabel("gradient steps on the ten points")
     right.set_xscale("symlog", linthresh=5)
     right.set_xticks([0, *COUNTS], ["0", *map(str, COUNTS)])
     right.set_xlim(left=0)

@@ -1,15 +1,18 @@
 """Parts that several applications share."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
 import bilevel as bl
+from bilevel.applications.base import Outcome
+from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 
 
@@ -29,6 +32,19 @@ class FreshStream:
 
     @abstractmethod
     def batch(self, key: Any) -> bl.Batch: ...
+
+
+def mnist_parts(train: int, valid: int, test: int, seed: int) -> tuple[Examples, Examples, Examples]:
+    """Return so many images of MNIST for training, validation and test."""
+    images = bl.data.mnist()
+    for_training, for_validation = images.train.split(train, valid, seed=seed)
+    (for_test,) = images.test.split(test, seed=seed)
+    return for_training, for_validation, for_test
+
+
+def joined(one: Any, other: Any) -> Any:
+    """Return two sets of examples as one."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), one, other)
 
 
 def halved(images: Any) -> Any:
@@ -58,6 +74,11 @@ def run_all(
 
 def share_right(scores: Any, labels: Any) -> jax.Array:
     return jnp.mean(jnp.argmax(scores, axis=1) == jnp.asarray(labels))
+
+
+def mean(outcomes: Sequence[Outcome], method: str, measure: str) -> Any:
+    """Return the mean of a score over the seeds."""
+    return np.mean([one.scores[method][measure] for one in outcomes])
 
 
 def descend(

@@ -115,16 +115,9 @@ def soft_values(x: Any, world: World, sweeps: int = 100) -> Any:
 
 def task(seed: int) -> Instance:
     here, zero = jax.tree.map(jnp.asarray, world(seed)), jnp.zeros(SIDE * SIDE, jnp.float32)
-    return Instance(
-        name="reward-shaping",
-        problem=PROBLEM,
-        x0=zero,
-        y0=zero,
-        data=bl.Batch(inner=here, outer=here),
-        L=(1 + GAMMA) ** 2,
-        measure=lambda x: outer(x, soft_values(x, here), here),
-        label="minus the return of the designer",
-    )
+    data, loss = bl.Batch(inner=here, outer=here), lambda x: outer(x, soft_values(x, here), here)
+    label = "minus the return of the designer"
+    return Instance("reward-shaping", PROBLEM, zero, zero, data, (1 + GAMMA) ** 2, loss, label)
 
 
 # The closed form: NumPy, double precision, no automatic differentiation

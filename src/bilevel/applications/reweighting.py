@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import descend, share_right
+from bilevel.applications.parts import descend, joined, mean, mnist_parts, share_right
 from bilevel.checks import check_generator, check_labels
 from bilevel.data.examples import Examples
 from bilevel.data.noise import check_share
@@ -65,9 +65,7 @@ class Digits(NamedTuple):
 
 
 def digits(seed: int, kind: str, share: float) -> Digits:
-    images = bl.data.mnist()
-    clean, trusted = images.train.split(TRAIN, TRUSTED, seed=seed)
-    (test,) = images.test.split(TEST, seed=seed)
+    clean, trusted, test = mnist_parts(TRAIN, TRUSTED, TEST, seed)
     labels, wrong = KINDS[kind](clean.targets, share, classes=CLASSES, seed=seed)
     return Digits(replace(clean, targets=labels), trusted, test, wrong)
 
@@ -123,7 +121,6 @@ CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
 def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
     """Return the task with a weight for every image; the other inner losses use the same data."""
     noisy, trusted, test, _ = digits(seed, kind, share)
-    sizes = bl.Levels(inner=BATCH, outer=None)
     y0 = initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed)
 
     def wrong(x: Any) -> jax.Array:
@@ -132,7 +129,7 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
 
     data, x0 = bl.Batch(inner=noisy, outer=trusted), jnp.zeros(TRAIN, jnp.float32)
     label = f"share of wrong labels of the test after {STEPS} steps with these weights"
-    stream = bl.epochs(data, size=sizes, seed=seed)
+    stream = bl.epochs(data, size=bl.Levels(inner=BATCH, outer=None), seed=seed)
     return Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
 
 
@@ -151,7 +148,7 @@ class Method(NamedTuple):
 
 
 def methods() -> dict[str, Method]:
-    per_class, small = np.zeros((TRAIN, CLASSES), np.float32), initial_mlp(1, 100, 1, seed=0)
+    small = initial_mlp(1, 100, 1, seed=0)
     small = small._replace(W2=0.1 * small.W2)  # nearly the same weight for all losses
     rule, adam = optax.sgd(RATE, momentum=0.9), optax.adam
     per_image = bl.aid(WEIGHTS, inner=rule, adjoint=RATE, outer=adam(0.1))
@@ -162,7 +159,7 @@ def methods() -> dict[str, Method]:
     return {
         "weight per image": Method(per_image, np.zeros(TRAIN, np.float32), by_weight),
         "weighting network": Method(by_network, small, by_loss),
-        "label correction": Method(correction, per_class, by_belief),
+        "label correction": Method(correction, np.zeros((TRAIN, CLASSES), np.float32), by_belief),
     }
 
 
@@ -219,11 +216,6 @@ def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: in
     return found
 
 
-def joined(noisy: Examples, trusted: Examples) -> Examples:
-    both = lambda a, b: jnp.asarray(np.concatenate([a, b]))
-    return Examples(both(noisy.inputs, trusted.inputs), both(noisy.targets, trusted.targets))
-
-
 def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
     """Return the verdict of every method and baseline."""
     noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
@@ -272,7 +264,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
     settings = [measure.removeprefix("accuracy, ") for measure in outcomes[0].scores["unweighted"]]
     for i, name in enumerate(outcomes[0].scores):
-        means = [np.mean([each.scores[name][f"accuracy, {s}"] for each in outcomes]) for s in settings]
+        means = [mean(outcomes, name, f"accuracy, {setting}") for setting in settings]
         style, alpha = ("o-", 1.0) if i < 4 else ("s--", 0.6)
         left.plot(settings, means, style, alpha=alpha, label=name)
     left.set(title="test accuracy", ylabel="squares: baselines")

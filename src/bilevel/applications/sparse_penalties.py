@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import joined
 from bilevel.checks import check_count
 from bilevel.problems.instance import Instance
 
@@ -57,9 +58,8 @@ def documents(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[Documents
     rng, n = np.random.default_rng(seed), sum(sizes)
     lengths, chance = rng.integers(40, 160, n), 1 / (np.arange(WORDS) + 6)
     owner = np.repeat(np.arange(n), lengths)
-    found, counts = np.unique(
-        owner * WORDS + rng.choice(WORDS, len(owner), p=chance / chance.sum()), return_counts=True
-    )
+    drawn = rng.choice(WORDS, len(owner), p=chance / chance.sum())
+    found, counts = np.unique(owner * WORDS + drawn, return_counts=True)
     owner, word = np.divmod(found, WORDS)
     seen = np.bincount(word[owner < sizes[0]], minlength=WORDS)  # in how many training documents
     weight = (1 + np.log(counts)) * (1 + np.log((1 + sizes[0]) / (1 + seen)))[word]
@@ -114,16 +114,9 @@ def task(seed: int) -> Instance:
     (train, valid, _), _ = documents(seed)
     data = jax.tree.map(jnp.asarray, bl.Batch(inner=train, outer=valid))
     L, y0 = smoothness(train), jnp.zeros(WORDS, jnp.float32)
-    return Instance(
-        name="sparse-penalties",
-        problem=PROBLEM,
-        x0=jnp.full(WORDS, -8.5, jnp.float32),
-        y0=y0,
-        data=data,
-        L=L,
-        measure=lambda x: logistic(fitted(x, y0, train, 1 / L), data.outer),
-        label="validation loss of a model fitted with penalties exp(x)",
-    )
+    x0, loss = jnp.full(WORDS, -8.5, jnp.float32), lambda x: logistic(fitted(x, y0, train, 1 / L), data.outer)
+    label = "validation loss of a model fitted with penalties exp(x)"
+    return Instance("sparse-penalties", PROBLEM, x0, y0, data, L, loss, label)
 
 
 def solver(L: float) -> bl.Solver:
@@ -163,7 +156,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)
     loss = lambda each: logistic(fitted(shared(each), y0, train, step), valid)
     best = min(GRID[:: 1 if steps > 10 else 6], key=loss)
-    everything = jax.tree.map(lambda *parts: np.concatenate(parts), train, valid)
+    everything = joined(train, valid)
     models = {
         "5,000 penalties": fitted(result.x, result.y, train, step),
         "5,000 penalties, refitted on all": fitted(result.x, result.y, everything, step),

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import halved, patches, share_right
+from bilevel.applications.parts import halved, mnist_parts, patches, share_right
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
@@ -43,10 +43,8 @@ class Digits(NamedTuple):
 
 
 def digits(seed: int) -> Digits:
-    images = bl.data.mnist()
-    train, valid = images.train.split(TRAIN, VALID, seed=seed)
-    (test,) = images.test.split(TEST, seed=seed)
-    return Digits(*(Examples(halved(e.inputs), e.targets, e.source) for e in (train, valid, test)))
+    parts = mnist_parts(TRAIN, VALID, TEST, seed)
+    return Digits(*(Examples(halved(e.inputs), e.targets, e.source) for e in parts))
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:
@@ -58,11 +56,9 @@ def moved(images: Any, strength: Any, key: Any) -> jax.Array:
 
     def one(image: Any, angle: Any, shift: Any) -> jax.Array:
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
-        places = [
-            cosine * row - sine * column + center + shift[0],
-            sine * row + cosine * column + center + shift[1],
-        ]
-        return jax.scipy.ndimage.map_coordinates(image, places, order=1)
+        down = cosine * row - sine * column + center + shift[0]
+        right = sine * row + cosine * column + center + shift[1]
+        return jax.scipy.ndimage.map_coordinates(image, [down, right], order=1)
 
     return jax.vmap(one)(images, angle, shift.T)
 
@@ -135,10 +131,7 @@ def task(seed: int, model: str = "MLP") -> Instance:
     problem, y0 = PROBLEMS[model], initial(model, seed)
     data = bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed)
 
-    def wrong(x: Hyper) -> jax.Array:
-        (y,) = trained(problem, y0, data, [x], STEPS)
-        return 1 - accuracy(model, y, test)
-
+    wrong = lambda x: 1 - accuracy(model, *trained(problem, y0, data, [x], STEPS), test)
     label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
     return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 
@@ -202,8 +195,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
             f"best of {TRIES} at random": best,
         }
         for name, y in networks.items():
-            row = {"test accuracy": float(accuracy(model, y, test)), "test loss": float(loss(y, test))}
-            scores[f"{model}, {name}"] = row
+            right, off = float(accuracy(model, y, test)), float(loss(y, test))
+            scores[f"{model}, {name}"] = {"test accuracy": right, "test loss": off}
         seen[model] = {name: result.trace[name] for name in Hyper._fields}
     return Outcome(scores, seen)
 
@@ -211,11 +204,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     """Draw the hyperparameters along the run: the first seed in full color, the others faint."""
     titles = {"decay": "weight decay", "strength": "augmentation", "rate": "learning rate"}
-    labels = {
-        "decay": [f"layer {i + 1}" for i in range(3)],
-        "strength": ["turn, radians", "shift, pixels"],
-        "rate": [None],
-    }
+    layers = [f"layer {i + 1}" for i in range(3)]
+    labels = {"decay": layers, "strength": ["turn, radians", "shift, pixels"], "rate": [None]}
     axes = figure.subplots(len(MODELS), 3, sharex=True, squeeze=False)
     for row, model in zip(axes, MODELS, strict=True):
         for axis, name in zip(row, titles, strict=True):

@@ -73,7 +73,7 @@ def exponents(results: Results, method: str, quantity: str) -> dict[str, float]:
     return dict(zip(rows["analysis"].tolist(), rows["exponent"].tolist(), strict=True))
 
 
-def near(*pairs: tuple[float, float]) -> bool:
+def near(*pairs: tuple[float, int]) -> bool:
     """Return whether every exponent is near the claimed one."""
     return all(abs(found - claimed) <= TOLERANCE for found, claimed in pairs)
 
