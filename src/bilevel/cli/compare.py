@@ -16,15 +16,15 @@ from rich.text import Text
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.progress import progress_bars
+from bilevel.cli.screen import print_table, progress_bars
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 
 UNFINISHED = "compare-unfinished.csv"
 ABOUT = "task", "method", "family", "outer_rate"
 COLUMNS = *ABOUT, "steps", "gradients", "products", "calls", "seconds", "value"
 
 Results = dict[str, tuple[Any, list[Any]]]  # by name of the task: the task and its curves
+yours: Callable[[str], Any] = lambda help: typer.Option(metavar="MODULE:NAME", help=help)
 
 
 def compare(
@@ -34,22 +34,13 @@ def compare(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="MODULE:NAME",
-            help="Your method: a Method, or a function of (problem, L, outer) -> solver.",
-        ),
+        yours("Your method: a Method, or a function of (problem, L, outer) -> solver."),
     ] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            metavar="MODULE:NAME",
-            help="Your task: a problems.Instance, or a function that returns one.",
-        ),
+        list[str] | None, yours("Your task: a problems.Instance, or a function that returns one.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Eight methods and small budgets.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the figure and the data.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the data.")] = Path("results"),
 ) -> None:
     """Compare the methods: stationarity against oracle calls and against wall-clock time.
 

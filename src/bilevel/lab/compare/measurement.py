@@ -44,17 +44,17 @@ class Curve(NamedTuple):
 
 def measure(method: Method, task: Task) -> Curve:
     """Measure the method at the outer step size of the task's grid that ends with the smallest value."""
-    judge = jax.jit(task.measure)
+    compiled = jax.jit(task.measure)
+    judge = lambda x: _finite(compiled(x))
+    data = method.data(task.instance.data)
+    loop_at = lambda rate: Loop(solver_of(method, task, rate), task, data, len(cost))
     rate = task.rates[len(task.rates) // 2]
     cost = costs(method, task, rate)
     if len(task.rates) > 1:
-        final = {
-            rate: _finite(judge(_loop(method, task, rate, len(cost)).end(len(cost)).x)) for rate in task.rates
-        }
-        rate = min(final, key=lambda rate: final[rate])
+        rate = min(task.rates, key=lambda rate: judge(loop_at(rate).end(len(cost)).x))
         cost = costs(method, task, rate) if method.varies else cost
 
-    loop = _loop(method, task, rate, len(cost))
+    loop = loop_at(rate)
     # On small problems a call costs more than its steps, so its cost is counted once.
     _, call = loop.timed(loop.start, 0, task.repeats)
     points, at, seconds, begun = [], loop.start, call, 0
@@ -62,7 +62,7 @@ def measure(method: Method, task: Task) -> Curve:
         at, took = loop.timed(at, end - begun, task.repeats)
         seconds, begun = seconds + max(took - call, 0.0), end
         gradients, products = map(int, cost[end - 1])
-        points.append(Point(end, gradients, products, seconds, _finite(judge(at.x))))
+        points.append(Point(end, gradients, products, seconds, judge(at.x)))
     return Curve(method, rate, points)
 
 
@@ -93,10 +93,7 @@ def solver_of(method: Method, task: Task, rate: float) -> Solver:
 
 
 class Loop:
-    """Compiled loop under `bl.run`, without the part on the host.
-
-    One program serves all step sizes and lengths.
-    """
+    """Compiled loop under `bl.run`, without the part on the host: one program for all step sizes and lengths."""
 
     def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
         self.program, self.leaves = program_of(solver, record)
@@ -145,10 +142,7 @@ class CountedState(NamedTuple):
 
 
 class Counted(Solver):
-    """Wrapper of `solver`, bit for bit equal, that adds up the oracle calls in its state.
-
-    It is for steps that do not all cost the same.
-    """
+    """Wrapper of `solver`, bit for bit equal, that adds up oracle calls, for steps of different costs."""
 
     solver: Solver
 
@@ -166,23 +160,16 @@ class Counted(Solver):
 
 
 def record_calls(state: CountedState, info: Info) -> dict[str, Any]:
-    """Record the calls made by the end of every step."""
     return {"gradients": state.gradients, "products": state.products}
 
 
 def checkpoints(steps: int, per_octave: int) -> Iterator[int]:
-    count, ratio = 1.0, 2 ** (1 / per_octave)
-    last = 0
+    count, ratio, last = 1.0, 2 ** (1 / per_octave), 0
     while count < steps:
         if round(count) > last:
-            last = round(count)
-            yield last
+            yield (last := round(count))
         count *= ratio
     yield steps
-
-
-def _loop(method: Method, task: Task, rate: float, steps: int) -> Loop:
-    return Loop(solver_of(method, task, rate), task, method.data(task.instance.data), steps)
 
 
 def _finite(value: Any) -> float:

@@ -70,11 +70,7 @@ def find(address: str) -> Any:
     found = _imported(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            has = (
-                [each for each in vars(found) if not each.startswith("_")]
-                if hasattr(found, "__dict__")
-                else []
-            )
+            has = [each for each in getattr(found, "__dict__", ()) if not each.startswith("_")]
             raise Unusable(f"{module} has no {name!r}" + (f": it has {', '.join(has)}" if has else ""))
         found = getattr(found, part)
     return found
@@ -88,9 +84,8 @@ def _imported(module: str) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
-            raise Unusable(
-                f"there is no module {module!r} in {here} or where Python looks for modules"
-            ) from error
+            where = f"in {here} or where Python looks for modules"
+            raise Unusable(f"there is no module {module!r} {where}") from error
         raise Unusable(f"importing {module} failed: {_said(error)}") from error
     finally:
         sys.path.remove(here)

@@ -1,16 +1,9 @@
 """Figure 3, left: feature learning on space_ga with single-loop ITD; the growth of the mean of ‖∇Φ‖² with κ.
 
-The paper does not specify the ridge, the spectrum, the outer step and the κ grid. Our choices, with their
-reasons in docs/about/reproduction.md:
-
-* The ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every
-  step.
-* The singular values of the *training* inputs are set so that the features' curvatures S run geometrically
-  from L − μ to μ. x₀ has orthonormal rows, so at x₀ the head problem has exactly the constants μ and L.
-* α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17.
-* κ³ ≤ K, so that every run lasts at least 1/β steps.
-
-The exponent depends on these choices. The variants show by how much.
+The paper does not specify the ridge, the spectrum, the outer step and the κ grid. Our choices and their
+reasons are in docs/about/reproduction.md: the ridge μ = L/κ with L = 1; singular values of the *training*
+inputs with which the head problem at x₀ has exactly the constants μ and L; α = 1/L and β = κ⁻³/L, as in
+Theorem 5.17; κ³ ≤ K. The exponent depends on these choices. The variants show by how much.
 """
 
 from typing import Any, NamedTuple

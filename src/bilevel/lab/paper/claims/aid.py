@@ -4,7 +4,7 @@ import numpy as np
 
 from bilevel.lab.paper.claims.verdict import TOLERANCE, Answer, Verdict, above, exponents, near, question
 from bilevel.lab.paper.fits import power_law
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import numbers, select
 
 

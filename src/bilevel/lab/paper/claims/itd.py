@@ -3,7 +3,7 @@
 import numpy as np
 
 from bilevel.lab.paper.claims.verdict import Answer, Verdict, above, exponents, near, question
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import numbers, select
 
 

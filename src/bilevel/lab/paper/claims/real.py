@@ -4,7 +4,7 @@ import numpy as np
 
 from bilevel.lab.paper import fig3_features, fig3_reweighting
 from bilevel.lab.paper.claims.verdict import Answer, Verdict, question
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import numbers, select
 
 EXPONENT, PLATEAU = 2.26, 0.65  # the paper's

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import select
 
 TOLERANCE = 0.2  # on exponents

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bilevel.lab.figures import save_figure
 from bilevel.lab.paper.plots import drawings
 from bilevel.lab.paper.plots.style import house_style
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 
 DRAWINGS: dict[str, dict[str, Callable[[Results], Figure]]] = {  # by experiment, then by panel
     "fig1": {"fig1_left": drawings.aid_over_kappa, "fig1_right": drawings.aid_over_steps},

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bilevel.lab.paper.fig3_features import MAIN
 from bilevel.lab.paper.plots import style
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import Table, select
 
 Labeled = dict[str, tuple[str, style.Look]]

@@ -5,9 +5,9 @@ from pathlib import Path
 from bilevel.atomic_files import write
 from bilevel.lab.paper.claims import Claim, judge
 from bilevel.lab.paper.plots import draw_all
+from bilevel.lab.paper.registry import read_results
 from bilevel.lab.paper.report.content import gather
 from bilevel.lab.paper.report.pages import as_markdown, as_page
-from bilevel.lab.paper.results import read_results
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:

@@ -9,8 +9,7 @@ import numpy as np
 from bilevel.lab.paper.claims import Claim, Verdict
 from bilevel.lab.paper.environment import environment
 from bilevel.lab.paper.manifest import departures
-from bilevel.lab.paper.registry import EXPERIMENTS
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import EXPERIMENTS, Results
 from bilevel.lab.paper.tables import Table, select
 
 CAPTIONS = {
