@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend
+from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend, run_all
 from bilevel.problems.instance import Instance
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
@@ -128,9 +128,7 @@ def at_leisure(x: Any, new: bl.Batch, steps: int) -> Any:
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     instance = task(seed)
     x0, stream = instance.x0, instance.data
-    starts = {}
-    for name, solver in learners(steps).items():
-        starts[name] = bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress).check().x
+    starts = {name: run.x for name, run in run_all(learners(steps), instance, steps, progress).items()}
     # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
     pooled = bl.solvers.reptile(PROBLEM, inner=1.0, outer=learners(steps)["Reptile"].outer, inner_steps=1)
     all_points = Waves(stream.key, shots=2 * SHOTS)

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import halved, mnist_parts, patches, share_right
+from bilevel.applications.parts import halved, mnist_parts, patches, run_all, share_right
 from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
@@ -180,8 +180,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     for model in MODELS:
         instance = task(seed, model)
         record = lambda state, info: jax.tree.map(jnp.exp, state.x)._asdict()
-        options: dict[str, Any] = dict(data=instance.data, steps=steps, record=record, progress=progress)
-        result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options).check()
+        method = {"RTHO": solver(instance.problem)}
+        result = run_all(method, instance, steps, progress, record=record)["RTHO"]
         late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
         tries = drawn(seed, TRIES if steps > 10 else 2)
         choices = [Hyper(**late), DEFAULT, *tries]

@@ -171,14 +171,10 @@ def _summary(results: Results) -> Table:
     table.add_column("\nmethod", no_wrap=True)
     for task in tasks:
         table.add_column(Text(f"{task.name}\n{task.calls:,} calls"), justify="right", no_wrap=True)
-    by_method: dict[str, dict[str, float]] = {}
-    for task, curves in results.values():
-        for curve in curves:
-            by_method.setdefault(curve.method.name, {})[task.name] = curve.points[-1].value
-    for name, ends in by_method.items():
-        table.add_row(Text(name), *(_value(ends[task.name]) if task.name in ends else "–" for task in tasks))
+    shown = lambda value: "diverged" if value == float("inf") else f"{value:.2e}"
+    ends = {
+        (c.method.name, task.name): shown(c.points[-1].value) for task, cs in results.values() for c in cs
+    }
+    for name in dict.fromkeys(name for name, _ in ends):
+        table.add_row(Text(name), *(ends.get((name, task.name), "–") for task in tasks))
     return table
-
-
-def _value(value: float) -> str:
-    return "diverged" if value == float("inf") else f"{value:.2e}"

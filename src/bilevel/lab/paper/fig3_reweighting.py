@@ -59,10 +59,12 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
     seeds = settings["seeds"]["ITD"]
     cases = [case(inputs, seed, settings) for seed in range(seeds)]
     curves, plateaus = [], []
-    for name, solver in {
-        "ITD": itd(PROBLEM, inner=settings["inner"], outer=settings["outer"]),
-        "AID": aid(PROBLEM, inner=settings["inner"], adjoint=settings["inner"], outer=settings["outer"]),
-    }.items():
+    inner, outer = settings["inner"], settings["outer"]
+    solvers = {
+        "ITD": itd(PROBLEM, inner=inner, outer=outer),
+        "AID": aid(PROBLEM, inner=inner, adjoint=inner, outer=outer),
+    }
+    for name, solver in solvers.items():
         for seed in range(settings["seeds"][name]):
             result = train(solver, cases[seed], settings["steps"], clock, f"{name}, seed {seed}", COST[name])
             curves.append(curve(name, seed, result))
@@ -90,9 +92,8 @@ class Case:
 def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
     sizes = settings["train"], settings["valid"], settings["held_out"]
     train_, valid, held_out = digits.train.split(*sizes, seed=seed)
-    labels, wrong = corrupt_labels(
-        train_.targets, settings["wrong"], classes=CLASSES, seed=np.random.default_rng([seed, 1])
-    )
+    rng = np.random.default_rng([seed, 1])
+    labels, wrong = corrupt_labels(train_.targets, settings["wrong"], classes=CLASSES, seed=rng)
     # A pixel blank in all of these images has no gradient and no effect. Without it every loss stays as it is.
     inked = train_.inputs.any(axis=0) | valid.inputs.any(axis=0)
     y0 = initial_mlp(train_.inputs.shape[1], settings["hidden"], CLASSES, seed=[seed, 2])
@@ -135,21 +136,15 @@ def clean_only(case: Case) -> Case:
 
 def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
     """Return the numbers of training images with right and with wrong labels by weight."""
-    edges = np.linspace(0, 1, 21)
-    weights = weights_of(x)
-    return {
-        "from": edges[:-1],
-        "to": edges[1:],
-        "right_labels": np.histogram(weights[~wrong], edges)[0],
-        "wrong_labels": np.histogram(weights[wrong], edges)[0],
-    }
+    edges, weights = np.linspace(0, 1, 21), weights_of(x)
+    right, off = (np.histogram(weights[rows], edges)[0] for rows in (~wrong, wrong))
+    return {"from": edges[:-1], "to": edges[1:], "right_labels": right, "wrong_labels": off}
 
 
 def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
-    run, hooks, options = case.instance, [clock.of(label, cost)], RunOptions(every=min(EVERY, steps))
-    return run_solver(
-        solver, run.x0, run.y0, data=run.data, steps=steps, hooks=hooks, options=options
-    ).check()
+    x0, y0, options = case.instance.x0, case.instance.y0, RunOptions(every=min(EVERY, steps))
+    more: dict[str, Any] = dict(data=case.instance.data, hooks=[clock.of(label, cost)], options=options)
+    return run_solver(solver, x0, y0, steps=steps, **more).check()
 
 
 def curve(method: str, seed: int, result: Result) -> Table:
@@ -165,13 +160,9 @@ def curve(method: str, seed: int, result: Result) -> Table:
 def plateau(result: Result) -> dict[str, float]:
     """Return the final validation loss, and its decrease over the last third."""
     loss = result.trace["outer_value"].astype(float)
-    tail = max(1, round(TAIL * len(loss)))
-    third = len(loss) - len(loss) // 3
-    return {
-        "plateau": float(loss[-tail:].mean()),
-        "lowest": float(loss.min()),
-        "fall_in_last_third": float(loss[third] - loss[-1]),
-    }
+    tail, third = max(1, round(TAIL * len(loss))), len(loss) - len(loss) // 3
+    fall = float(loss[third] - loss[-1])
+    return {"plateau": float(loss[-tail:].mean()), "lowest": float(loss.min()), "fall_in_last_third": fall}
 
 
 def score(result: Result, case: Case) -> dict[str, float]:

@@ -97,10 +97,7 @@ def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[st
 
 
 def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
-    """Return the rate only where β is fixed.
-
-    Otherwise β depends on K, and the vanishing part is not ∝ 1/K.
-    """
+    # The rate only where β is fixed. Otherwise β depends on K, and the vanishing part is not ∝ 1/K.
     inherent = certificate.inherent_error
     if certificate.analysis not in ("earlier", "paper"):
         return {"inherent": inherent}
