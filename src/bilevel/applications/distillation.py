@@ -10,7 +10,6 @@ score is the test accuracy of new networks. It is compared with ten real images 
 centers of ten clusters, where the images start.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -84,12 +83,9 @@ def real_loss(x: Point, y: Point, batch: Any) -> Any:
 PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
-@dataclass(frozen=True)
 class Fresh(FreshStream):
     """Stream of new networks and some of the real images."""
 
-    key: Any
     real: Examples
 
     def batch(self, key: Any) -> bl.Batch:

@@ -10,7 +10,6 @@ features of a classifier of all training characters. Needs Omniglot: see `bl.dat
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -59,12 +58,7 @@ def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
     return jax.vmap(one)(jax.random.split(key, tasks))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key", "images"], meta_fields=[])
-@dataclass(frozen=True)
 class Episodes(FreshStream):
-    """Stream of new tasks."""
-
-    key: Any
     images: Any
 
     def batch(self, key: Any) -> bl.Batch:
@@ -90,10 +84,6 @@ class Drawings(Episodes):
         labels = number // drawers
         some = (self.images[labels, number % drawers], labels)
         return bl.Batch(inner=some, outer=some)
-
-
-for kind in (AllShots, Drawings):
-    jax.tree_util.register_dataclass(kind, data_fields=["key", "images"], meta_fields=[])
 
 
 # Model: three convolutions with stride 2; the layers of each picture are standardized

@@ -8,10 +8,10 @@ the start of the weights y of a network. MAML, first-order MAML, Reptile and imp
 random start and with a network pretrained on the points of all waves together. Every step draws 25 new waves.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,12 +44,9 @@ def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
     return bl.Batch(inner=(t[:, :shots], u[:, :shots]), outer=(t[:, shots:], u[:, shots:]))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
-@dataclass(frozen=True)
 class Waves(FreshStream):
-    key: Any
-    tasks: int = TASKS
-    shots: int = SHOTS
+    tasks: int = eqx.field(static=True, default=TASKS)
+    shots: int = eqx.field(static=True, default=SHOTS)
 
     def batch(self, key: Any) -> bl.Batch:
         return waves(key, self.tasks, self.shots)

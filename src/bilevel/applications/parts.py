@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,11 +17,8 @@ from bilevel.data.examples import Examples
 from bilevel.problems.instance import Instance
 
 
-class FreshStream:
-    """Stream of new data at every step.
-
-    Step k has the batch of `fold_in(key, k)`, whatever was drawn before.
-    """
+class FreshStream(eqx.Module):
+    """Stream of new data: step k has the batch of `fold_in(key, k)`, whatever was drawn before."""
 
     key: Any
 
