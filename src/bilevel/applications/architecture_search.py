@@ -34,9 +34,7 @@ from bilevel.problems.instance import Instance
 OPERATIONS = ("none", "skip", "mean 3×3", "conv 1×1", "conv 3×3")
 NODES, KEPT = 4, 2  # nodes of a cell, and edges that lead to each in the end
 EDGES = [(i, j) for i in range(NODES - 1) for j in range(i + 1, NODES)]
-INTO = [
-    [edge for edge, (_, end) in enumerate(EDGES) if end == j] for j in range(1, NODES)
-]  # edges by their end
+INTO = [[edge for edge, (_, end) in enumerate(EDGES) if end == j] for j in range(1, NODES)]  # by their end
 CHANNELS, STEPS = 8, 250
 DECAY = 1e-3
 RATE, MOMENTUM, BATCH = 0.05, 0.9, 32

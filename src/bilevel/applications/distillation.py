@@ -150,8 +150,7 @@ def accuracies(
         return point, (right(point[0], valid), right(point[0], test))
 
     w = random_weights(of_weights, hidden)
-    _, shares = lax.scan(block, (w, MOMENTUM.init(w)), jax.random.split(of_rows, (blocks, every)))
-    return shares
+    return lax.scan(block, (w, MOMENTUM.init(w)), jax.random.split(of_rows, (blocks, every)))[1]
 
 
 def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
@@ -167,8 +166,7 @@ def parts(seed: int) -> tuple[Examples, Examples, Examples]:
     digits = bl.data.mnist()
     train, valid = digits.train.split(3500, 500, seed=seed)
     test = digits.test.take(np.arange(min(len(digits.test), 2000)))
-    on_device = lambda part: Examples(jnp.asarray(part.inputs), jnp.asarray(part.targets), part.source)
-    return on_device(train), on_device(valid), on_device(test)
+    return jax.tree.map(jnp.asarray, (train, valid, test))
 
 
 def task(seed: int) -> Instance:
@@ -197,12 +195,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     found = {}
     for name, some in sets.items():
         lengths = {"every": 10 * FEW if name == "all real" else FEW, "blocks": min(10, steps)}
-        found[name] = {
-            "accuracy": judged(some, rates, (valid, test), **lengths),
-            "wider network": judged(some, rates, (valid, test), hidden=4 * HIDDEN, **lengths),
-        }
-    pictures = {name: np.asarray(sets[name].inputs) for name in list(sets)[:2]}
-    return Outcome(found, {"pictures": pictures, "loss": result.trace["outer_value"]})
+        judge = partial(judged, some, rates, (valid, test), **lengths)
+        found[name] = {"accuracy": judge(), "wider network": judge(hidden=4 * HIDDEN)}
+    return Outcome(found, {"pictures": {name: np.asarray(sets[name].inputs) for name in list(sets)[:2]}})
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:

@@ -183,10 +183,10 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     many = 100 if steps > MOST else 10  # a short trial is short in all parts
     choosing = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), many, QUERIES)
     testing = episodes(jax.random.key(seed + 2 * 10**6), jnp.asarray(test.images), 3 * many, 5)
-    starts, curves = {}, {}
+    starts = {}
     for name, solver, stream in learners(steps):
-        ran = bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress).check()
-        starts[name], curves[name] = ran.x, ran.trace["outer_value"]
+        ran = bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress)
+        starts[name] = ran.check().x
     starts["from scratch"] = x0
     tie = lambda name: TIE * (name == "implicit MAML")
     shares = {name: _chosen(x, choosing, testing, tie(name)) for name, x in starts.items()}
@@ -200,7 +200,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     shares["nearest by pixels"] = np.asarray(by_pixels(testing))
     half = lambda right: 1.96 * right.std(ddof=1) / len(right) ** 0.5
     found = {name: {"accuracy": float(r.mean()), "95 % ±": float(half(r))} for name, r in shares.items()}
-    return Outcome(found, {"curves": curves, "test": testing, "x": starts["MAML"]})
+    return Outcome(found, testing)
 
 
 def _chosen(x: Any, valid: bl.Batch, test: bl.Batch, tie: float) -> np.ndarray:
@@ -213,7 +213,7 @@ def _chosen(x: Any, valid: bl.Batch, test: bl.Batch, tie: float) -> np.ndarray:
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     """Draw a test task, and the accuracy of every method."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
-    test = outcomes[0].seen["test"]
+    test = outcomes[0].seen
     support, query = np.asarray(test.inner[0][0]), np.asarray(test.outer[0][0])
     row = lambda pictures: np.concatenate([np.pad(p, 1, constant_values=0.3) for p in pictures], axis=1)
     shots = [query[i :: len(query) // WAYS][:WAYS] for i in range(4)]

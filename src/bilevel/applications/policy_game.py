@@ -210,7 +210,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     played = jax.jit(jax.vmap(lambda x, y: returns(x, y, here)[0]))
     optimum = brute_force(here, points=41 if steps > 100 else 11)
     best = float(value(optimum[None])[0])
-    scores, seen = {}, {"brute force": (optimum, None)}
+    scores: dict[str, dict[str, float]] = {}
+    seen: dict[str, Any] = {"brute force": (optimum, None)}
     keep = lambda state, info: {"x": state.x, "y": state.y}
     for name, run in run_all(methods(), this, steps, progress, seed=seed, record=keep).items():
         values, late = value(run.trace["x"]), slice(steps // -4, None)

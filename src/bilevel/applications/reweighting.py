@@ -217,7 +217,6 @@ def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: in
 
 
 def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
-    """Return the verdict of every method and baseline."""
     noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
     found = {}
     for name, (solver, x0, verdict) in methods().items():

@@ -131,7 +131,7 @@ def task(seed: int, model: str = "MLP") -> Instance:
     problem, y0 = PROBLEMS[model], initial(model, seed)
     data = bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed)
 
-    wrong = lambda x: 1 - accuracy(model, *trained(problem, y0, data, [x], STEPS), test)
+    wrong = lambda x: 1 - accuracy(model, trained(problem, y0, data, [x], STEPS)[0], test)
     label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
     return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 

@@ -75,7 +75,6 @@ def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
 
 
 def _check_out(out: Path, given: list[Path]) -> None:
-    """Raise if the report would overwrite an input file."""
     written = {(out / name).resolve() for name in FILES}
     for path in given:
         if path.resolve() in written:

@@ -60,7 +60,6 @@ def compare(
 
 
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
-    """Return the selected tasks, by default all built-in ones."""
     from bilevel.lab.compare import TASKS
     from bilevel.lab.compare.plugins import your_task
 

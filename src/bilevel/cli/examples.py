@@ -69,7 +69,6 @@ def examples(
 
 
 def _chosen(name: str) -> Application:
-    """Return one of our applications, or an application of the user."""
     from bilevel.lab.compare.plugins import Unusable, find
 
     if ":" not in name:

@@ -15,7 +15,7 @@ from bilevel.loop.status import Code
 from bilevel.loop.summary import ending
 from bilevel.loop.sweep import Sweep
 from bilevel.loop.trace import STEP
-from bilevel.plot.numbers import check_names, leaves, transformed
+from bilevel.plot.numbers import HUGE, check_names, leaves, transformed
 from bilevel.plot.style import (
     BROKEN,
     COLORS,
@@ -30,7 +30,6 @@ from bilevel.plot.style import (
 )
 from bilevel.words import listed, shown
 
-HUGE = 1e100  # matplotlib overflows near this
 PANELS = 6  # default number of panels of a trace with many metrics
 BANDS = (0, 10, 25, 50, 75, 90, 100)  # percentiles
 CUT_SHORT = {Code.DIVERGED: "X", Code.FAILED: "X", Code.INTERRUPTED: "d"}  # marks at the end of the lines
@@ -107,7 +106,13 @@ def hyperparameters(
     """
     check_text(name, "name", '"x"')
     if isinstance(values, Result):
-        steps, column = steps_of(values), _column(values, name)
+        steps = steps_of(values)
+        if name not in values.trace:
+            fix = 'record it, by bl.run(..., record=lambda state, info: {"x": state.x})'
+            raise ValueError(
+                f"name={shown(name)} is no column of the trace, which has {listed(values.trace)}: {fix}"
+            )
+        column = values.trace[name]
     else:
         steps, column = None, values
     column = transformed(transform, column, "what was recorded", "jnp.exp")
@@ -125,13 +130,11 @@ def hyperparameters(
                 draw_line(one, steps, entry, before + i, label=label or name)
             if len(found) > 1 or labels is not None:
                 one.legend(ncols=1 + len(found) // 10)
-        one.set_xlabel("step")
-        one.set_ylabel(name)
+        one.set(xlabel="step", ylabel=name)
     return one
 
 
 def steps_of(result: Any) -> np.ndarray:
-    """Return the step numbers of the rows of the trace."""
     fix = "pass result = bl.run(...), or a lane of a sweep, found[0]"
     check_kind(result, Result, "result", "what bl.run returns", fix)
     if not result.trace or not result.steps:
@@ -147,19 +150,9 @@ def _chosen(names: Any, columns: dict[str, Any]) -> list[str]:
     names = [names] if isinstance(names, str) else names
     known = lambda name: isinstance(name, str) and name in columns
     if not isinstance(names, list | tuple) or not names or not all(map(known, names)):
-        raise ValueError(
-            f"names must be some of {listed(columns)}, the numbers in the trace, not {shown(names)}"
-        )
+        some = f"some of {listed(columns)}, the numbers in the trace"
+        raise ValueError(f"names must be {some}, not {shown(names)}")
     return list(names)
-
-
-def _column(result: Result, name: str) -> Any:
-    if name not in result.trace:
-        raise ValueError(
-            f"name={shown(name)} is no column of the trace, which has {listed(result.trace)}: record it, by "
-            'bl.run(..., record=lambda state, info: {"x": state.x})'
-        )
-    return result.trace[name]
 
 
 def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -168,16 +161,11 @@ def _entries(tree: Any, name: str, steps: np.ndarray | None) -> dict[str, np.nda
     rows = {len(steps)} if steps is not None else {len(numbers) for _, numbers in given if numbers.ndim}
     fits = len(rows) == 1 and 0 not in rows and all(numbers.shape[:1] == (*rows,) for _, numbers in given)
     if not fits or not any(numbers.size for _, numbers in given):
-        raise ValueError(
-            f"{name} must be a bl.Result, or arrays of numbers with one row per step, not {shown(tree)}: pass e.g. "
-            'result.trace["x"]'
-        )
+        what = f"{name} must be a bl.Result, or arrays of numbers with one row per step"
+        raise ValueError(f'{what}, not {shown(tree)}: pass e.g. result.trace["x"]')
     place = lambda i: str([int(k) for k in i]) if i else ""
-    return {
-        at + place(i): numbers[(slice(None), *i)]
-        for at, numbers in given
-        for i in np.ndindex(numbers.shape[1:])
-    }
+    inside = lambda numbers: np.ndindex(numbers.shape[1:])
+    return {at + place(i): numbers[(slice(None), *i)] for at, numbers in given for i in inside(numbers)}
 
 
 def _bands(ax: Axes, steps: np.ndarray, values: np.ndarray) -> None:

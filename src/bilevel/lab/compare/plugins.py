@@ -92,7 +92,6 @@ def _imported(module: str) -> Any:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Return whether it can be called with so many positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):

@@ -22,8 +22,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the report."""
-
     where: str
     claim: str
     paper: str
@@ -68,7 +66,6 @@ def above(smallest: dict[str, float], holds: str) -> Answer:
 
 
 def exponents(results: Results, method: str, quantity: str) -> dict[str, float]:
-    """Return the fitted exponents of κ by analysis."""
     rows = select(results["table1_exponents.csv"], method=method, quantity=quantity)
     return dict(zip(rows["analysis"].tolist(), rows["exponent"].tolist(), strict=True))
 

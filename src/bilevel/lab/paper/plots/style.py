@@ -20,7 +20,7 @@ PAPER_RUN: Look = MEASURED | {"color": BLUE}
 SHARP_RUN: Look = MEASURED | {"color": GREEN, "marker": "^"}
 STAR_RUN: Look = MEASURED | {"color": PURPLE, "marker": "*", "markersize": 5}
 LOWER: Look = {"color": ORANGE, "linestyle": ":", "linewidth": 2.2}
-SETTINGS: Look = {
+SETTINGS: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
@@ -50,7 +50,6 @@ def panel(title: str) -> tuple[Figure, Axes]:
 
 
 def finish(figure: Figure, axes: Axes, label: str, legend: Any) -> Figure:
-    """Make the y axis logarithmic, and add its label and the legend."""
     axes.set(yscale="log", ylabel=label)
     axes.legend(loc=legend)
     return figure

@@ -81,7 +81,6 @@ def notes(results: Results) -> list[str]:
 
 
 def runs(results: Results) -> Grid:
-    """Return one row for each experiment: data, seeds, time."""
     rows = []
     for manifest in results.manifests.values():
         seeds = manifest["origin"]["settings"].get("seeds", "no randomness")
@@ -105,7 +104,6 @@ def by_experiment(results: Results) -> dict[str, list[Grid]]:
 
 
 def rates(results: Results) -> Grid:
-    """Return one row for each quantity, one column for each analysis."""
     table = results["table1_exponents.csv"]
     meaning = {"rate": "part that vanishes, × K", "inherent": "inherent error", "beta": "β", "eta": "η"}
     found = {}
@@ -212,7 +210,6 @@ def rates_in_words(results: Results) -> str:
 
 
 def fewer_steps(results: Results) -> tuple[str, str]:
-    """Return the steps of the hardest run."""
     table = results["table1_runs.csv"]
     kappa, epsilon = float(np.max(table["kappa"])), float(np.min(table["epsilon"]))
     runs = select(table, kappa=kappa, epsilon=epsilon)
