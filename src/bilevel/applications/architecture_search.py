@@ -254,14 +254,12 @@ def draw_cell(axes: Any, cell: np.ndarray) -> None:
 
 BEHIND = dict(boxstyle="round,pad=0.15", facecolor="white", edgecolor="none")  # for the label of an arc
 
+TITLE = "a cell of convolutions, means and skips for digits, chosen by gradients (DARTS)"
+SOURCE = (
+    "bl.data.mnist(), to 14 × 14 points: 1,500 digits to train on, 1,500 to validate with, 1,000 to test on"
+)
+BETTER = ("test accuracy %",)
+NEUTRAL = ("weights of the cell",)
 APPLICATION = Application(
-    name="architecture-search",
-    title="a cell of convolutions, means and skips for digits, chosen by gradients (DARTS)",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy %",),
-    neutral=("weights of the cell",),
-    source="bl.data.mnist(), to 14 × 14 points: 1,500 digits to train on, 1,500 to validate with, 1,000 to test on",
+    "architecture-search", TITLE, task, STEPS, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

@@ -218,13 +218,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.4, -0.1), frameon=False)
 
 
-APPLICATION = Application(
-    name="distillation",
-    title="Data distillation: ten synthetic images per class that train a network",
-    task=task,
-    steps=500,
-    trial=trial,
-    draw=draw,
-    better=("accuracy", "wider network"),
-    source="MNIST, the bundled 5,000 images or all of them from BILEVEL_DATA",
-)
+TITLE = "Data distillation: ten synthetic images per class that train a network"
+SOURCE = "MNIST, the bundled 5,000 images or all of them from BILEVEL_DATA"
+BETTER = ("accuracy", "wider network")
+APPLICATION = Application("distillation", TITLE, task, 500, trial, draw, better=BETTER, source=SOURCE)

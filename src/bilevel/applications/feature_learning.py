@@ -244,12 +244,6 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.grid(axis="x", alpha=0.3)
 
 
-APPLICATION = Application(
-    name="feature-learning",
-    title="features learned for what ridge heads on them are worth on folds not seen (US counties)",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    source="space_ga: 3,107 US counties (3,064 of them bundled)",
-)
+TITLE = "features learned for what ridge heads on them are worth on folds not seen (US counties)"
+SOURCE = "space_ga: 3,107 US counties (3,064 of them bundled)"
+APPLICATION = Application("feature-learning", TITLE, task, STEPS, trial, draw, source=SOURCE)

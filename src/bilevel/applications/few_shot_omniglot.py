@@ -231,14 +231,10 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.set_title("% of drawings classified correctly", fontsize=10)
 
 
+TITLE = "Few-shot classification: five characters never seen, one drawing of each"
+SOURCE = "Omniglot's small background sets, 242 characters (bl.data.omniglot)"
+BETTER = ("accuracy",)
+NEUTRAL = ("95 % ±",)
 APPLICATION = Application(
-    name="few-shot-omniglot",
-    title="Few-shot classification: five characters never seen, one drawing of each",
-    task=task,
-    steps=400,
-    trial=trial,
-    draw=draw,
-    better=("accuracy",),
-    neutral=("95 % ±",),
-    source="Omniglot's small background sets, 242 characters (bl.data.omniglot)",
+    "few-shot-omniglot", TITLE, task, 400, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

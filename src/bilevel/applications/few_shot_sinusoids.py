@@ -191,13 +191,9 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize="small", frameon=False, loc="center right", bbox_to_anchor=(1, 0.53))
 
 
+TITLE = "Few-shot regression: a start from which five gradient steps fit a new sine wave"
+SOURCE = "sine waves, drawn as they are needed"
+NEUTRAL = (f"95 % ± at {FEW}",)
 APPLICATION = Application(
-    name="few-shot-sinusoids",
-    title="Few-shot regression: a start from which five gradient steps fit a new sine wave",
-    task=task,
-    steps=2000,
-    trial=trial,
-    draw=draw,
-    neutral=(f"95 % ± at {FEW}",),
-    source="sine waves, drawn as they are needed",
+    "few-shot-sinusoids", TITLE, task, 2000, trial, draw, neutral=NEUTRAL, source=SOURCE
 )

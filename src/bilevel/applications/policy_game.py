@@ -249,13 +249,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
-APPLICATION = Application(
-    name="policy-game",
-    title="an inspector who commits, a plant that responds: a Stackelberg game from sampled trajectories",
-    task=task,
-    steps=1000,
-    trial=trial,
-    draw=draw,
-    better=("return", "as played"),
-    source="made from the seed",
-)
+TITLE = "an inspector who commits, a plant that responds: a Stackelberg game from sampled trajectories"
+SOURCE = "made from the seed"
+BETTER = ("return", "as played")
+APPLICATION = Application("policy-game", TITLE, task, 1000, trial, draw, better=BETTER, source=SOURCE)

@@ -253,13 +253,7 @@ def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
     return image
 
 
-APPLICATION = Application(
-    name="reward-shaping",
-    title="bonuses on a map, within a budget, that lead a short-sighted agent to the goal",
-    task=task,
-    steps=3000,
-    trial=trial,
-    draw=draw,
-    better=("return", "at the goal in 30 moves"),
-    source="made from the seed",
-)
+TITLE = "bonuses on a map, within a budget, that lead a short-sighted agent to the goal"
+BETTER = ("return", "at the goal in 30 moves")
+SOURCE = "made from the seed"
+APPLICATION = Application("reward-shaping", TITLE, task, 3000, trial, draw, better=BETTER, source=SOURCE)

@@ -277,13 +277,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize=8)
 
 
-APPLICATION = Application(
-    name="reweighting",
-    title="digits with wrong labels: weights and corrected labels, learned from 500 images that can be trusted",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=tuple(f"{what}, {share:.0%} {kind}" for what in ("accuracy", "AUC") for kind, share in NOISES),
-    source="MNIST (5,000 images of it bundled), labels made wrong on purpose",
-)
+TITLE = "digits with wrong labels: weights and corrected labels, learned from 500 images that can be trusted"
+BETTER = tuple(f"{what}, {share:.0%} {kind}" for what in ("accuracy", "AUC") for kind, share in NOISES)
+SOURCE = "MNIST (5,000 images of it bundled), labels made wrong on purpose"
+APPLICATION = Application("reweighting", TITLE, task, STEPS, trial, draw, better=BETTER, source=SOURCE)

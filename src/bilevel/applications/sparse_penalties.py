@@ -197,14 +197,10 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize=8)
 
 
+TITLE = "an L1 penalty for each of 5,000 words in logistic regression"
+BETTER = ("test accuracy", f"of the {TELLING} that tell")
+SOURCE = "made up: documents of Zipf-distributed words, of which a few tell the classes apart"
+NEUTRAL = ("words kept",)
 APPLICATION = Application(
-    name="sparse-penalties",
-    title="an L1 penalty for each of 5,000 words in logistic regression",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy", f"of the {TELLING} that tell"),
-    neutral=("words kept",),
-    source="made up: documents of Zipf-distributed words, of which a few tell the classes apart",
+    "sparse-penalties", TITLE, task, STEPS, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

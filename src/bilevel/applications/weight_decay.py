@@ -221,13 +221,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axis.set_xlabel("step")
 
 
-APPLICATION = Application(
-    name="weight-decay",
-    title="weight decay of each layer, augmentation and learning rate of a network, learned while it trains",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy",),
-    source="MNIST (5,000 images of it bundled), at half its resolution",
-)
+TITLE = "weight decay of each layer, augmentation and learning rate of a network, learned while it trains"
+SOURCE = "MNIST (5,000 images of it bundled), at half its resolution"
+BETTER = ("test accuracy",)
+APPLICATION = Application("weight-decay", TITLE, task, STEPS, trial, draw, better=BETTER, source=SOURCE)

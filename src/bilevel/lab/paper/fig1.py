@@ -86,10 +86,6 @@ def setup(settings: dict[str, Any]) -> Table:
     }
 
 
-EXPERIMENT = Experiment(
-    name="fig1",
-    title="Figure 1: AID, measured and bounded",
-    tables=("fig1_kappa.csv", "fig1_steps.csv", "fig1_setup.csv"),
-    settings=settings,
-    run=run,
-)
+TITLE = "Figure 1: AID, measured and bounded"
+TABLES = ("fig1_kappa.csv", "fig1_steps.csv", "fig1_setup.csv")
+EXPERIMENT = Experiment("fig1", TITLE, TABLES, settings, run)

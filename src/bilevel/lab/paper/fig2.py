@@ -98,10 +98,6 @@ def _paper_inherent(cases: list[Case]) -> np.ndarray:
     return next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
 
 
-EXPERIMENT = Experiment(
-    name="fig2",
-    title="Figure 2: ITD, its inherent error bounded from both sides",
-    tables=("fig2_kappa.csv", "fig2_limit.csv", "fig2_factors.csv"),
-    settings=settings,
-    run=run,
-)
+TITLE = "Figure 2: ITD, its inherent error bounded from both sides"
+TABLES = ("fig2_kappa.csv", "fig2_limit.csv", "fig2_factors.csv")
+EXPERIMENT = Experiment("fig2", TITLE, TABLES, settings, run)

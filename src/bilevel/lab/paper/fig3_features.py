@@ -192,11 +192,6 @@ class Heads(Hook):
         self.report(event.step / event.total, f"step {event.step:,}")
 
 
-EXPERIMENT = Experiment(
-    name="fig3-features",
-    title="Figure 3, left: feature learning on space_ga",
-    tables=("fig3_features.csv", "fig3_features_mean.csv", "fig3_exponents.csv"),
-    settings=settings,
-    run=run,
-    load=load,
-)
+TITLE = "Figure 3, left: feature learning on space_ga"
+TABLES = ("fig3_features.csv", "fig3_features_mean.csv", "fig3_exponents.csv")
+EXPERIMENT = Experiment("fig3-features", TITLE, TABLES, settings, run, load)

@@ -212,11 +212,6 @@ class Clock:
         return hook
 
 
-EXPERIMENT = Experiment(
-    name="fig3-reweighting",
-    title="Figure 3, right: data reweighting on MNIST",
-    tables=("fig3_reweighting.csv", "fig3_plateau.csv", "fig3_useful.csv", "fig3_weights.csv"),
-    settings=settings,
-    run=run,
-    load=load,
-)
+TITLE = "Figure 3, right: data reweighting on MNIST"
+TABLES = ("fig3_reweighting.csv", "fig3_plateau.csv", "fig3_useful.csv", "fig3_weights.csv")
+EXPERIMENT = Experiment("fig3-reweighting", TITLE, TABLES, settings, run, load)
