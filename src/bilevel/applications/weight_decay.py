@@ -36,15 +36,11 @@ MOMENTUM = 0.9
 # The data: digits at half their resolution
 
 
-class Digits(NamedTuple):
-    train: Examples
-    valid: Examples
-    test: Examples
-
-
-def digits(seed: int) -> Digits:
-    parts = mnist_parts(TRAIN, VALID, TEST, seed)
-    return Digits(*(Examples(halved(e.inputs), e.targets, e.source) for e in parts))
+def digits(seed: int) -> tuple[Examples, Examples, Examples]:
+    """Return images for training, validation and test."""
+    small = lambda e: Examples(halved(e.inputs), e.targets, e.source)
+    train, valid, test = mnist_parts(TRAIN, VALID, TEST, seed)
+    return small(train), small(valid), small(test)
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:

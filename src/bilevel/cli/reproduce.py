@@ -49,7 +49,8 @@ def reproduce(
     """
     from bilevel.data import DataError
     from bilevel.lab.paper.experiment import Options
-    from bilevel.lab.paper.registry import chosen
+    from bilevel.lab.paper.manifest import examined
+    from bilevel.lab.paper.registry import EXPERIMENTS, chosen
     from bilevel.lab.paper.runner import prepare
 
     folder = out or (Path("results", "quick") if quick else Path("results"))
@@ -65,8 +66,10 @@ def reproduce(
                 _refuse_to_replace(jobs)
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
+        for name, experiment in EXPERIMENTS.items():
+            if reason := examined(experiment, folder)[1]:
+                say(f"warning: {reason}; {name} counts as not run")
         console = Console()
-        _warn(folder)
         _perform(jobs, force, console)
         _conclude(jobs, folder, formats, console)
 
@@ -77,15 +80,6 @@ def _refuse_to_replace(jobs: list[Any]) -> None:
             f"{jobs[0].out} has {', '.join(full)} of the full protocol, which --quick would replace: "
             "name another folder with --out, or pass --force"
         )
-
-
-def _warn(folder: Path) -> None:
-    from bilevel.lab.paper.manifest import examined
-    from bilevel.lab.paper.registry import EXPERIMENTS
-
-    for name, experiment in EXPERIMENTS.items():
-        if reason := examined(experiment, folder)[1]:
-            say(f"warning: {reason}; {name} counts as not run")
 
 
 def _perform(jobs: list[Any], force: bool, console: Console) -> None:

@@ -14,19 +14,15 @@ COUNT = TextColumn("{task.completed:.0f}/{task.total:.0f}")
 def print_table(table: Table) -> None:
     """Print a table on standard output. On a narrow terminal its lines wrap, and no number is cut."""
     console = Console()
-    _fit(table, console.encoding)
-    natural = console.measure(table, options=console.options.update_width(WIDEST)).maximum
-    console.width = max(console.width, min(natural, ROOMY))
-    console.print(table)
-
-
-def _fit(table: Table, encoding: str) -> None:
-    """Replace letters that the terminal lacks, before the widths of columns are computed."""
-    fit = lambda part: fitting(part, encoding) if isinstance(part, str) else part
+    # Replace letters that the terminal lacks, before the widths of columns are computed.
+    fit = lambda part: fitting(part, console.encoding) if isinstance(part, str) else part
     table.title, table.caption = fit(table.title), fit(table.caption)
     for column in table.columns:
         column.header, column.footer = fit(column.header), fit(column.footer)
         column._cells = list(map(fit, column.cells))
+    natural = console.measure(table, options=console.options.update_width(WIDEST)).maximum
+    console.width = max(console.width, min(natural, ROOMY))
+    console.print(table)
 
 
 def progress_bars(*columns: ProgressColumn, transient: bool = True) -> Progress:

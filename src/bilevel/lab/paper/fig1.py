@@ -42,11 +42,8 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         norms = norms_of(aid, cases, kappas, settings)
         report(1.0)
         left = over_kappa(cases, norms[:, :-1], kappas[:-1], "alpha", "eta", "beta", "bound")
-        return {
-            "fig1_kappa.csv": left,
-            "fig1_steps.csv": over_steps(cases, norms[:, -1], steps),
-            "fig1_setup.csv": setup(settings),
-        }
+        right = over_steps(cases, norms[:, -1], steps)
+        return {"fig1_kappa.csv": left, "fig1_steps.csv": right, "fig1_setup.csv": setup(settings)}
 
 
 def case(certificate: theory.Certificate, begin: Start, L: np.ndarray, steps: int) -> Case:

@@ -38,13 +38,11 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         report(0.2, f"{len(runs) * len(kappas)} runs of {settings['steps']:,} steps in one call")
         norms = norms_of(itd, runs, kappas, settings)
         limits = over_kappa_limits(norms[len(cases) :, :, -1], kappas, settings)
+        factors, products = scaled(cases, limits)
         report(1.0)
         names = ("alpha", "beta", "bound", "inherent")
-        return {
-            "fig2_kappa.csv": over_kappa(cases, norms[: len(cases)], kappas, *names),
-            "fig2_limit.csv": limits | scaled(cases, limits),
-            "fig2_factors.csv": factors(cases, limits),
-        }
+        bounds = over_kappa(cases, norms[: len(cases)], kappas, *names)
+        return {"fig2_kappa.csv": bounds, "fig2_limit.csv": limits | products, "fig2_factors.csv": factors}
 
 
 def case(certificate: theory.Certificate, begin: Start, L: np.ndarray, steps: int) -> Case:
@@ -80,22 +78,13 @@ def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, 
     return {"kappa": kappas, **ends, "lower_bound": lower.value, "lower_bound_strict": lower.strict}
 
 
-def factors(cases: list[Case], limits: Table) -> Table:
-    """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1)."""
-    bound = _paper_inherent(cases)
-    fits = [scale(bound, limits[curve]) for curve in TARGETS]
-    fitted = {name: [getattr(fit, name) for fit in fits] for name in ("factor", "low", "high")}
-    return {"curve": list(TARGETS), **fitted, "paper_factor": list(TARGETS.values())}
-
-
-def scaled(cases: list[Case], limits: Table) -> Table:
-    """Return Theorem 5.17's inherent error times the measured factors, for the right panel."""
-    bound = _paper_inherent(cases)
-    return {f"scaled_to_{curve}": scale(bound, limits[curve]).factor * bound for curve in TARGETS}
-
-
-def _paper_inherent(cases: list[Case]) -> np.ndarray:
-    return next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
+def scaled(cases: list[Case], limits: Table) -> tuple[Table, Table]:
+    """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1), and its product with it."""
+    bound = next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
+    fits = {curve: scale(bound, limits[curve]) for curve in TARGETS}
+    fitted = {name: [getattr(fit, name) for fit in fits.values()] for name in ("factor", "low", "high")}
+    products = {f"scaled_to_{curve}": fit.factor * bound for curve, fit in fits.items()}
+    return {"curve": list(TARGETS), **fitted, "paper_factor": list(TARGETS.values())}, products
 
 
 TITLE = "Figure 2: ITD, its inherent error bounded from both sides"
