@@ -111,15 +111,10 @@ def training_loss(mixture: Any, y: dict[str, Any], batch: Examples) -> Any:
     return cross_entropy(mixture, y, batch) + 0.5 * DECAY * optax.tree.norm(y, squared=True)
 
 
-def inner(x: Any, y: dict[str, Any], batch: Examples) -> Any:
-    return training_loss(jax.nn.softmax(x, axis=1), y, batch)
-
-
-def outer(x: Any, y: dict[str, Any], batch: Examples) -> Any:
-    return cross_entropy(jax.nn.softmax(x, axis=1), y, batch)
-
-
-PROBLEM = bl.Problem(inner=inner, outer=outer)
+PROBLEM = bl.Problem(
+    inner=lambda x, y, batch: training_loss(jax.nn.softmax(x, axis=1), y, batch),
+    outer=lambda x, y, batch: cross_entropy(jax.nn.softmax(x, axis=1), y, batch),
+)
 
 
 def task(seed: int) -> Instance:

@@ -36,10 +36,10 @@ LEISURE = 300  # steps of Adam in a long adaptation
 
 def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
     """Return (t, u) of `shots` points for each level; one row per wave."""
-    uniform = lambda key, shape, low, high: jax.random.uniform(key, shape, jnp.float32, low, high)
+    uniform = lambda key, columns, *ends: jax.random.uniform(key, (tasks, columns), jnp.float32, *ends)
     of_amplitude, of_phase, of_points = jax.random.split(key, 3)
-    amplitude, phase = uniform(of_amplitude, (tasks, 1), 0.1, 5.0), uniform(of_phase, (tasks, 1), 0.0, np.pi)
-    t = uniform(of_points, (tasks, 2 * shots), -5.0, 5.0)
+    amplitude, phase = uniform(of_amplitude, 1, 0.1, 5.0), uniform(of_phase, 1, 0.0, np.pi)
+    t = uniform(of_points, 2 * shots, -5.0, 5.0)
     u = amplitude * jnp.sin(t - phase)
     return bl.Batch(inner=(t[:, :shots], u[:, :shots]), outer=(t[:, shots:], u[:, shots:]))
 

@@ -89,16 +89,9 @@ def smoothness(docs: Documents) -> float:
     return float(1.05 * largest / (4 * len(docs.labels)))
 
 
-def scores(y: Any, docs: Documents) -> jax.Array:
-    return jnp.sum(y[docs.words] * docs.weights, axis=1)
-
-
 def logistic(y: Any, docs: Documents) -> jax.Array:
-    return jnp.mean(jax.nn.softplus(-docs.labels * scores(y, docs)))
-
-
-def training(x: Any, y: Any, docs: Documents) -> jax.Array:
-    return logistic(y, docs)  # the penalties are in the proximal map
+    scores = jnp.sum(y[docs.words] * docs.weights, axis=1)
+    return jnp.mean(jax.nn.softplus(-docs.labels * scores))
 
 
 def validation(x: Any, y: Any, docs: Documents) -> Any:
@@ -107,7 +100,8 @@ def validation(x: Any, y: Any, docs: Documents) -> Any:
 
 
 PROX = bl.prox.l1(jnp.exp)
-PROBLEM = bl.Problem(inner=training, outer=validation, prox=PROX)
+# The penalties are in the proximal map.
+PROBLEM = bl.Problem(inner=lambda x, y, docs: logistic(y, docs), outer=validation, prox=PROX)
 
 
 def task(seed: int) -> Instance:
