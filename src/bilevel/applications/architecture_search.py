@@ -29,7 +29,6 @@ from bilevel.applications.parts import descend, halved, joined, mnist_parts, run
 from bilevel.applications.table import spread
 from bilevel.data.examples import Examples
 from bilevel.plot.style import BLUE, ORANGE, SKY
-from bilevel.problems.instance import Instance
 
 OPERATIONS = ("none", "skip", "mean 3×3", "conv 1×1", "conv 3×3")
 NODES, KEPT = 4, 2  # nodes of a cell, and edges that lead to each in the end
@@ -117,14 +116,14 @@ PROBLEM = bl.Problem(
 )
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     train, valid, test = digits(seed)
     data = bl.Batch(inner=train, outer=valid)
     y0 = jax.tree.map(jnp.asarray, initial(seed))
     x0, stream = jnp.zeros((len(EDGES), len(OPERATIONS)), jnp.float32), bl.epochs(data, size=BATCH, seed=seed)
     wrong = lambda x: 1 - percent_right(discretized(x), y0, joined(train, valid), test, 2 * STEPS) / 100
     label = f"share of wrong labels of the test, after training the cell for {2 * STEPS} steps"
-    return Instance("architecture-search", PROBLEM, x0, y0, stream, 1 / RATE, wrong, label)
+    return bl.problems.Instance("architecture-search", PROBLEM, x0, y0, stream, 1 / RATE, wrong, label)
 
 
 # Cells: for each edge the number of its operation, 0 for none

@@ -25,7 +25,6 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import FreshStream, mean, run_all
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 
 EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images per step
 HIDDEN, FEW = 32, 15  # rectifiers, and differentiated training steps
@@ -169,7 +168,7 @@ def parts(seed: int) -> tuple[Examples, Examples, Examples]:
     return jax.tree.map(jnp.asarray, (train, valid, test))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     """Return the task; the images start at the centers of clusters."""
     train, valid, _ = parts(seed)
     zero = jax.tree.map(jnp.zeros_like, random_weights(jax.random.key(0)))
@@ -180,7 +179,9 @@ def task(seed: int) -> Instance:
         return 1 - accuracies(jax.random.key(10**6), some, jnp.exp(x.log_rate), valid, valid)[0][-1]
 
     label = f"share of wrong labels after {FEW} steps from a random start"
-    return Instance("distillation", PROBLEM, x0, x0, Fresh(jax.random.key(seed), train), 1.0, wrong, label)
+    return bl.problems.Instance(
+        "distillation", PROBLEM, x0, x0, Fresh(jax.random.key(seed), train), 1.0, wrong, label
+    )
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:

@@ -25,7 +25,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import run_all
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 
 FEATURES, FOLDS = 40, 4
 STEPS = 600
@@ -115,13 +114,15 @@ def _ridge(A: Any, b: Any, weights: Any, log_ridge: Any) -> jax.Array:
     return jnp.linalg.solve(H, A.T @ (weights * b))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     known, _ = counties(seed)
     batch = jax.tree.map(jnp.asarray, folded(known))
     x0, y0 = initial(seed, known.inputs.shape[1]), jnp.zeros((FEATURES + 1, FOLDS), jnp.float32)
     data, L = bl.Batch(batch, batch), FEATURES + 2.0  # features are at most 1: λ_max(AᵀA/n) ≤ FEATURES + 1
     label = "Φ(x) with the closed-form heads"
-    return Instance("feature-learning", PROBLEM, x0, y0, data, L, lambda x: _value(x, batch), label)
+    return bl.problems.Instance(
+        "feature-learning", PROBLEM, x0, y0, data, L, lambda x: _value(x, batch), label
+    )
 
 
 _value, _refitted = jax.jit(value), jax.jit(refitted)

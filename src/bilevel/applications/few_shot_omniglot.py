@@ -24,7 +24,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import FreshStream, adapted as adapted_by, patches
 from bilevel.data.characters import DRAWERS, Omniglot, omniglot
-from bilevel.problems.instance import Instance
 
 WAYS, QUERIES, TASKS = 5, 3, 16
 SIZE, FILTERS = 20, 16
@@ -137,14 +136,14 @@ def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     yield "implicit MAML", bl.imaml(PROBLEM, **tied), Episodes
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     train, valid, _ = omniglot(size=SIZE).split(*SPLIT, seed=seed)
     x0 = initial(np.random.default_rng(seed))
     new = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), 100, QUERIES)
     data = Episodes(jax.random.key(seed), turned(train))
     wrong = lambda x: 1 - jnp.mean(adapted(x, new, ALPHA, 0.0, 1)[:, -1])
     label = "share of wrong labels after one step, on new characters"
-    return Instance("few-shot-omniglot", PROBLEM, x0, x0, data, measure=wrong, label=label)
+    return bl.problems.Instance("few-shot-omniglot", PROBLEM, x0, x0, data, measure=wrong, label=label)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -185,8 +184,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     testing = episodes(jax.random.key(seed + 2 * 10**6), jnp.asarray(test.images), 3 * many, 5)
     starts = {}
     for name, solver, stream in learners(steps):
-        ran = bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress)
-        starts[name] = ran.check().x
+        data = stream(key, pictures)
+        starts[name] = bl.run(solver, x0, x0, data=data, steps=steps, progress=progress).check().x
     starts["from scratch"] = x0
     tie = lambda name: TIE * (name == "implicit MAML")
     shares = {name: _chosen(x, choosing, testing, tie(name)) for name, x in starts.items()}

@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend, run_all
-from bilevel.problems.instance import Instance
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
 FEW = 5  # gradient steps on a new wave
@@ -94,13 +93,13 @@ def learners(steps: int) -> dict[str, Any]:
     }
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     x0 = initial(np.random.default_rng(seed))
     new = waves(jax.random.key(seed + 10**6), 100)
     error = lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1])
     label = f"error on other points after {FEW} steps, on new waves"
     data = Waves(jax.random.key(seed))
-    return Instance("few-shot-sinusoids", PROBLEM, x0, x0, data, measure=error, label=label)
+    return bl.problems.Instance("few-shot-sinusoids", PROBLEM, x0, x0, data, measure=error, label=label)
 
 
 @partial(jax.jit, static_argnums=4)

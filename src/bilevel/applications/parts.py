@@ -14,7 +14,6 @@ from jax import lax
 import bilevel as bl
 from bilevel.applications.base import Outcome
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 
 
 class FreshStream(eqx.Module):
@@ -63,7 +62,7 @@ def patches(images: Any) -> jax.Array:
 
 
 def run_all(
-    methods: Mapping[str, bl.Solver], task: Instance, steps: int, progress: bool, **options: Any
+    methods: Mapping[str, bl.Solver], task: bl.problems.Instance, steps: int, progress: bool, **options: Any
 ) -> dict[str, bl.Result]:
     """Run every method on the task, and raise if a run fails."""
     options |= {"data": task.data, "steps": steps, "progress": progress}

@@ -35,7 +35,6 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import run_all
 from bilevel.applications.table import spread
 from bilevel.plot.style import BLACK, BLUE, PURPLE, VERMILION
-from bilevel.problems.instance import Instance
 
 LEVELS, PERIODS = 3, 6
 TAU = 0.5  # the plant's temperature
@@ -169,12 +168,12 @@ EXACT = bl.Problem(
 )
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     here = jax.tree.map(jnp.asarray, game(seed))
     x0, y0 = jnp.zeros(LEVELS, jnp.float32), jnp.zeros((PERIODS, LEVELS), jnp.float32)
     data, loss = bl.Batch(inner=here, outer=here), partial(committed, game=here)
     label = "loss of the leader if the follower responds optimally"
-    return Instance("policy-game", PROBLEM, x0, y0, data, 0.3, loss, label)
+    return bl.problems.Instance("policy-game", PROBLEM, x0, y0, data, 0.3, loss, label)
 
 
 def brute_force(game: Game, points: int = 41) -> np.ndarray:

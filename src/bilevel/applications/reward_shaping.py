@@ -29,7 +29,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
 from bilevel.plot.style import BLUE, GREEN, ORANGE, VERMILION
-from bilevel.problems.instance import Instance
 
 SIDE, ACTIONS = 6, 4
 GAMMA, DELTA, TAU = 0.8, 0.97, 0.05  # discounts of agent and designer, and temperature of the agent
@@ -113,11 +112,11 @@ def soft_values(x: Any, world: World, sweeps: int = 100) -> Any:
     return lax.fori_loop(0, sweeps, lambda _, y: bellman(x, y, world), jnp.zeros_like(x))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     here, zero = jax.tree.map(jnp.asarray, world(seed)), jnp.zeros(SIDE * SIDE, jnp.float32)
     data, loss = bl.Batch(inner=here, outer=here), lambda x: outer(x, soft_values(x, here), here)
     label = "minus the return of the designer"
-    return Instance("reward-shaping", PROBLEM, zero, zero, data, (1 + GAMMA) ** 2, loss, label)
+    return bl.problems.Instance("reward-shaping", PROBLEM, zero, zero, data, (1 + GAMMA) ** 2, loss, label)
 
 
 # The closed form: NumPy, double precision, no automatic differentiation

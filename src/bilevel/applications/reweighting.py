@@ -29,7 +29,6 @@ from bilevel.applications.parts import descend, joined, mean, mnist_parts, share
 from bilevel.checks import check_generator, check_labels
 from bilevel.data.examples import Examples
 from bilevel.data.noise import check_share
-from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
 from bilevel.problems.scores import roc_auc
 
@@ -118,7 +117,7 @@ NETWORK = bl.Problem(inner=weighted_by_network, outer=trusted_loss)
 CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
 
 
-def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
+def task(seed: int, kind: str = "uniform", share: float = 0.4) -> bl.problems.Instance:
     """Return the task with a weight for every image; the other inner losses use the same data."""
     noisy, trusted, test, _ = digits(seed, kind, share)
     y0 = initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed)
@@ -130,7 +129,7 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
     data, x0 = bl.Batch(inner=noisy, outer=trusted), jnp.zeros(TRAIN, jnp.float32)
     label = f"share of wrong labels of the test after {STEPS} steps with these weights"
     stream = bl.epochs(data, size=bl.Levels(inner=BATCH, outer=None), seed=seed)
-    return Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
+    return bl.problems.Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
 
 
 # Every method ends with a verdict on the labels; the same plain training follows
@@ -216,7 +215,9 @@ def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: in
     return found
 
 
-def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
+def verdicts(
+    seed: int, instance: bl.problems.Instance, data: Digits, steps: int, progress: bool
+) -> dict[str, Verdict]:
     noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
     found = {}
     for name, (solver, x0, verdict) in methods().items():

@@ -23,7 +23,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import joined
 from bilevel.checks import check_count
-from bilevel.problems.instance import Instance
 
 WORDS, TELLING, COMMON = 5000, 30, 300  # words; relevant words, which are among the most common ones
 SIZES = (1500, 1500, 4000)  # documents for training, validation and test
@@ -104,13 +103,13 @@ PROX = bl.prox.l1(jnp.exp)
 PROBLEM = bl.Problem(inner=lambda x, y, docs: logistic(y, docs), outer=validation, prox=PROX)
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     (train, valid, _), _ = documents(seed)
     data = jax.tree.map(jnp.asarray, bl.Batch(inner=train, outer=valid))
     L, y0 = smoothness(train), jnp.zeros(WORDS, jnp.float32)
     x0, loss = jnp.full(WORDS, -8.5, jnp.float32), lambda x: logistic(fitted(x, y0, train, 1 / L), data.outer)
     label = "validation loss of a model fitted with penalties exp(x)"
-    return Instance("sparse-penalties", PROBLEM, x0, y0, data, L, loss, label)
+    return bl.problems.Instance("sparse-penalties", PROBLEM, x0, y0, data, L, loss, label)
 
 
 def solver(L: float) -> bl.Solver:

@@ -24,7 +24,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import halved, mnist_parts, patches, run_all, share_right
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
 
 SIDE, CLASSES = 14, 10
@@ -121,7 +120,7 @@ def problem_of(model: Callable[..., Any]) -> bl.Problem:
 PROBLEMS = {name: problem_of(model) for name, model in MODELS.items()}
 
 
-def task(seed: int, model: str = "MLP") -> Instance:
+def task(seed: int, model: str = "MLP") -> bl.problems.Instance:
     train, valid, test = digits(seed)
     sizes = bl.Levels(inner=BATCH, outer=2 * BATCH)
     problem, y0 = PROBLEMS[model], initial(model, seed)
@@ -129,7 +128,7 @@ def task(seed: int, model: str = "MLP") -> Instance:
 
     wrong = lambda x: 1 - accuracy(model, trained(problem, y0, data, [x], STEPS)[0], test)
     label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
-    return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
+    return bl.problems.Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 
 
 def within(x: Hyper) -> Hyper:
