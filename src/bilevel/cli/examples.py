@@ -69,14 +69,14 @@ def examples(
 
 
 def _chosen(name: str) -> Application:
-    from bilevel.lab.compare.plugins import Unusable, find
+    from bilevel.lab.compare.plugins import find
 
     if ":" not in name:
         _check_name(name)
         return application(name)
     try:
         found = find(name)
-    except Unusable as error:
+    except ValueError as error:
         fail(f"{name}: {error}")
     if not isinstance(found, Application):
         hint = "see the end of bilevel examples reweighting --source"

@@ -108,7 +108,7 @@ def digest_of_file(path: Path) -> str:
 def digest_of_data(inputs: Any) -> str:
     """Return the digest of the numbers. The same data in another folder have the same digest."""
     digest = hashlib.sha256()
-    for part in jax.tree.leaves(vars(inputs)):
+    for part in jax.tree.leaves(list(vars(inputs).values())):
         if isinstance(part, np.ndarray):  # not the description of the source
             digest.update(str((part.shape, part.dtype.str)).encode() + part.tobytes())
     return digest.hexdigest()

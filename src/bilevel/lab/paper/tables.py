@@ -29,10 +29,11 @@ def as_csv(table: Table) -> str:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of a table must be equally long, got {lengths}")
+    cell = lambda value: f"{value:.{DIGITS}g}" if isinstance(value, float | np.floating) else str(value)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*(map(_cell, values) for values in columns.values()), strict=True))
+    writer.writerows(zip(*(map(cell, values) for values in columns.values()), strict=True))
     return text.getvalue()
 
 
@@ -56,10 +57,6 @@ def numbers(table: Table, *columns: str, **wanted: Any) -> tuple[float, ...]:
     """Return the numbers of these columns in the first row that `select` finds."""
     row = select(table, **wanted)
     return tuple(float(row[column][0]) for column in columns)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.{DIGITS}g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _column(entries: list[str]) -> np.ndarray:
