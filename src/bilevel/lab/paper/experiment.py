@@ -26,12 +26,6 @@ class Options:
     download: bool = False
 
 
-def chosen_settings(full: dict[str, Any], quick: dict[str, Any], options: Options) -> dict[str, Any]:
-    """Return the full protocol, with its `quick` changes and the number of seeds if the options have them."""
-    seeds = {} if options.seeds is None else {"seeds": options.seeds}
-    return full | (quick if options.quick else {}) | seeds
-
-
 @dataclass(frozen=True)
 class Experiment:
     """Experiment for one figure or table of the paper.

@@ -14,7 +14,7 @@ import numpy as np
 
 from bilevel.batch import Batch
 from bilevel.data import Examples, space_ga, standardize
-from bilevel.lab.paper.experiment import Experiment, Options, Report, chosen_settings
+from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
 from bilevel.lab.paper.tables import Table, joined, select
 from bilevel.loop.hooks.base import Hook
@@ -47,8 +47,6 @@ VARIANTS = {
     "β = 1/100 for all κ": Variant(0.01, 0, "training"),
     "validation inputs rescaled too": Variant(1.0, 3, "both"),
 }
-
-
 KAPPAS, QUICK_KAPPAS = np.geomspace(3, 20, 8).tolist(), np.geomspace(3, 12, 5).tolist()
 PROTOCOL: dict[str, Any] = dict(L=1.0, train=500, valid=500, width=128, steps=STEPS, kappas=KAPPAS, seeds=10)
 PROTOCOL["variants"] = {name: list(variant) for name, variant in VARIANTS.items()}
@@ -56,7 +54,8 @@ QUICK = dict(steps=2_000, kappas=QUICK_KAPPAS, seeds=3)
 
 
 def settings(options: Options) -> dict[str, Any]:
-    return chosen_settings(PROTOCOL, QUICK, options)
+    seeds = {"seeds": options.seeds} if options.seeds else {}
+    return PROTOCOL | (QUICK if options.quick else {}) | seeds
 
 
 def load(options: Options) -> Examples:
