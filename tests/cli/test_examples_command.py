@@ -2,10 +2,12 @@
 
 import ast
 import csv
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from bilevel import applications
 from bilevel.applications import MODULES, Application, Outcome
 from bilevel.cli import app, examples
 from bilevel.data.errors import DataError
@@ -112,7 +114,7 @@ def test_a_seed_that_diverges_is_no_score(command, tmp_path):
 @pytest.mark.parametrize("name", [*MODULES.values(), "parts"])
 def test_no_run_that_was_interrupted_is_scored(name):
     """`bl.run` turns Ctrl-C into a status: `check` raises it again, also in `run_all` of the shared parts."""
-    source = examples._file(next(iter(MODULES))).with_name(f"{name}.py")
+    source = Path(applications.__file__).with_name(f"{name}.py")
     nodes = list(ast.walk(ast.parse(source.read_text(encoding="utf-8"))))
     called = [node for node in nodes if isinstance(node, ast.Call)]
     calls = [node for node in called if ast.unparse(node.func) == "bl.run"]

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import bilevel as bl
-from bilevel.cli.tables import print_table
+from bilevel.cli.screen import print_table
 from bilevel.loop.diagnose.report import Diagnosis, Finding
 from bilevel.loop.hooks.drawing import View
 from bilevel.loop.status import Status

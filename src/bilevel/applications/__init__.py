@@ -4,18 +4,12 @@ from importlib import import_module
 
 from bilevel.applications.base import Application as Application, Outcome as Outcome
 
-MODULES = {  # by the name on the command line; each module has an APPLICATION
-    "weight-decay": "weight_decay",
-    "sparse-penalties": "sparse_penalties",
-    "reweighting": "reweighting",
-    "feature-learning": "feature_learning",
-    "few-shot-sinusoids": "few_shot_sinusoids",
-    "few-shot-omniglot": "few_shot_omniglot",
-    "architecture-search": "architecture_search",
-    "reward-shaping": "reward_shaping",
-    "policy-game": "policy_game",
-    "distillation": "distillation",
-}
+# On the command line; each module has an APPLICATION.
+NAMES = """
+weight-decay sparse-penalties reweighting feature-learning few-shot-sinusoids few-shot-omniglot architecture-search
+reward-shaping policy-game distillation
+"""
+MODULES = {name: name.replace("-", "_") for name in NAMES.split()}
 
 
 def application(name: str) -> Application:

@@ -25,15 +25,15 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import descend, halved, run_all, share_right
+from bilevel.applications.parts import descend, halved, joined, mnist_parts, run_all, share_right
 from bilevel.applications.table import spread
 from bilevel.data.examples import Examples
 from bilevel.plot.style import BLUE, ORANGE, SKY
-from bilevel.problems.instance import Instance
 
 OPERATIONS = ("none", "skip", "mean 3×3", "conv 1×1", "conv 3×3")
 NODES, KEPT = 4, 2  # nodes of a cell, and edges that lead to each in the end
 EDGES = [(i, j) for i in range(NODES - 1) for j in range(i + 1, NODES)]
+INTO = [[edge for edge, (_, end) in enumerate(EDGES) if end == j] for j in range(1, NODES)]  # by their end
 CHANNELS, STEPS = 8, 250
 DECAY = 1e-3
 RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
@@ -42,9 +42,7 @@ SIZES = 1500, 1500, 1000  # images for training, validation and test
 
 def digits(seed: int) -> tuple[Examples, Examples, Examples]:
     """Return training, validation and test images of 14 × 14 points, each the mean of four."""
-    mnist = bl.data.mnist()
-    train, valid = mnist.train.split(*SIZES[:2], seed=seed)
-    (test,) = mnist.test.split(SIZES[2], seed=seed)
+    train, valid, test = mnist_parts(*SIZES, seed=seed)
     small = lambda e: Examples(halved(e.inputs).reshape(-1, 14 * 14), e.targets, e.source)
     return small(train), small(valid), small(test)
 
@@ -112,31 +110,20 @@ def training_loss(mixture: Any, y: dict[str, Any], batch: Examples) -> Any:
     return cross_entropy(mixture, y, batch) + 0.5 * DECAY * optax.tree.norm(y, squared=True)
 
 
-def inner(x: Any, y: dict[str, Any], batch: Examples) -> Any:
-    return training_loss(jax.nn.softmax(x, axis=1), y, batch)
+PROBLEM = bl.Problem(
+    inner=lambda x, y, batch: training_loss(jax.nn.softmax(x, axis=1), y, batch),
+    outer=lambda x, y, batch: cross_entropy(jax.nn.softmax(x, axis=1), y, batch),
+)
 
 
-def outer(x: Any, y: dict[str, Any], batch: Examples) -> Any:
-    return cross_entropy(jax.nn.softmax(x, axis=1), y, batch)
-
-
-PROBLEM = bl.Problem(inner=inner, outer=outer)
-
-
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     train, valid, test = digits(seed)
     data = bl.Batch(inner=train, outer=valid)
     y0 = jax.tree.map(jnp.asarray, initial(seed))
-    return Instance(
-        name="architecture-search",
-        problem=PROBLEM,
-        x0=jnp.zeros((len(EDGES), len(OPERATIONS)), jnp.float32),
-        y0=y0,
-        data=bl.epochs(data, size=BATCH, seed=seed),
-        L=1 / RATE,
-        measure=lambda x: 1 - percent_right(discretized(x), y0, both(train, valid), test, 2 * STEPS) / 100,
-        label=f"share of wrong labels of the test, after training the cell for {2 * STEPS} steps",
-    )
+    x0, stream = jnp.zeros((len(EDGES), len(OPERATIONS)), jnp.float32), bl.epochs(data, size=BATCH, seed=seed)
+    wrong = lambda x: 1 - percent_right(discretized(x), y0, joined(train, valid), test, 2 * STEPS) / 100
+    label = f"share of wrong labels of the test, after training the cell for {2 * STEPS} steps"
+    return bl.problems.Instance("architecture-search", PROBLEM, x0, y0, stream, 1 / RATE, wrong, label)
 
 
 # Cells: for each edge the number of its operation, 0 for none
@@ -146,8 +133,7 @@ def discretized(x: Any) -> np.ndarray:
     """Keep the strongest operation except "none" of each edge, and the strongest edges of each node."""
     weights = np.array(jax.nn.softmax(jnp.asarray(x), axis=1))[:, 1:]
     cell = 1 + weights.argmax(axis=1)
-    for j in range(1, NODES):
-        into = [edge for edge, (_, end) in enumerate(EDGES) if end == j]
+    for into in INTO:
         for edge in sorted(into, key=lambda edge: -weights[edge].max())[KEPT:]:
             cell[edge] = 0
     return cell
@@ -156,8 +142,7 @@ def discretized(x: Any) -> np.ndarray:
 def random_cell(rng: np.random.Generator, like: np.ndarray | None = None) -> np.ndarray:
     """Return random operations, or the operations of another cell in random order."""
     cell = np.zeros(len(EDGES), int)
-    for j in range(1, NODES):
-        into = [edge for edge, (_, end) in enumerate(EDGES) if end == j]
+    for into in INTO:
         cell[rng.choice(into, min(KEPT, len(into)), replace=False)] = 1
     used = np.count_nonzero(cell)
     random = lambda: rng.integers(1, len(OPERATIONS), used)
@@ -187,10 +172,6 @@ def accuracy(mixture: Any, y: dict[str, Any], examples: Examples) -> Any:
     return 100 * share_right(logits(mixture, y, examples.inputs), examples.targets)
 
 
-def both(train: Examples, valid: Examples) -> Examples:
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), train, valid)
-
-
 def percent_right(cell: np.ndarray, y0: dict[str, Any], train: Examples, test: Examples, steps: int) -> float:
     """Return the test accuracy of this cell in a network trained from scratch."""
     mixture = jax.nn.one_hot(cell, len(OPERATIONS), dtype=jnp.float32)
@@ -209,7 +190,7 @@ def methods(problem: bl.Problem) -> dict[str, bl.Solver]:
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     this, (train, valid, test) = task(seed), digits(seed)
-    known, runs = both(train, valid), run_all(methods(this.problem), this, steps, progress)
+    known, runs = joined(train, valid), run_all(methods(this.problem), this, steps, progress)
     found = {name: discretized(run.x) for name, run in runs.items()}
 
     def score(cell):
@@ -235,10 +216,8 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     figure.set_size_inches(9, 1.6 + 1.1 * len(shown))
     grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.15, 1))
     for row, outcome in enumerate(shown):
-        axes = figure.add_subplot(grid[row, 0])
-        draw_cell(axes, outcome.seen["AID"])
-        if row == 0:
-            axes.set_title("the cells that AID found", fontsize=10)
+        draw_cell(figure.add_subplot(grid[row, 0]), outcome.seen["AID"])
+    figure.axes[0].set_title("the cells that AID found", fontsize=10)
     bars = figure.add_subplot(grid[:, 1])
     names = list(outcomes[0].scores)
     percent = np.array([[each.scores[name]["test accuracy %"] for name in names] for each in outcomes])
@@ -269,14 +248,12 @@ def draw_cell(axes: Any, cell: np.ndarray) -> None:
 
 BEHIND = dict(boxstyle="round,pad=0.15", facecolor="white", edgecolor="none")  # for the label of an arc
 
+TITLE = "a cell of convolutions, means and skips for digits, chosen by gradients (DARTS)"
+SOURCE = (
+    "bl.data.mnist(), to 14 × 14 points: 1,500 digits to train on, 1,500 to validate with, 1,000 to test on"
+)
+BETTER = ("test accuracy %",)
+NEUTRAL = ("weights of the cell",)
 APPLICATION = Application(
-    name="architecture-search",
-    title="a cell of convolutions, means and skips for digits, chosen by gradients (DARTS)",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy %",),
-    neutral=("weights of the cell",),
-    source="bl.data.mnist(), to 14 × 14 points: 1,500 digits to train on, 1,500 to validate with, 1,000 to test on",
+    "architecture-search", TITLE, task, STEPS, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

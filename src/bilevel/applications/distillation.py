@@ -10,7 +10,6 @@ score is the test accuracy of new networks. It is compared with ten real images 
 centers of ten clusters, where the images start.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,10 +22,9 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import FreshStream, run_all
+from bilevel.applications.parts import FreshStream, mean, run_all
 from bilevel.data.digits import CLASSES
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 
 EACH, NETWORKS, BATCH = 10, 2, 200  # images of each class, networks and real images per step
 HIDDEN, FEW = 32, 15  # rectifiers, and differentiated training steps
@@ -84,12 +82,9 @@ def real_loss(x: Point, y: Point, batch: Any) -> Any:
 PROBLEM = bl.Problem(inner=synthetic_loss, outer=real_loss)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key", "real"], meta_fields=[])
-@dataclass(frozen=True)
 class Fresh(FreshStream):
     """Stream of new networks and some of the real images."""
 
-    key: Any
     real: Examples
 
     def batch(self, key: Any) -> bl.Batch:
@@ -154,8 +149,7 @@ def accuracies(
         return point, (right(point[0], valid), right(point[0], test))
 
     w = random_weights(of_weights, hidden)
-    _, shares = lax.scan(block, (w, MOMENTUM.init(w)), jax.random.split(of_rows, (blocks, every)))
-    return shares
+    return lax.scan(block, (w, MOMENTUM.init(w)), jax.random.split(of_rows, (blocks, every)))[1]
 
 
 def judged(some: Examples, rates: tuple[float, ...], on: tuple[Examples, Examples], **lengths: int) -> float:
@@ -171,11 +165,10 @@ def parts(seed: int) -> tuple[Examples, Examples, Examples]:
     digits = bl.data.mnist()
     train, valid = digits.train.split(3500, 500, seed=seed)
     test = digits.test.take(np.arange(min(len(digits.test), 2000)))
-    on_device = lambda part: Examples(jnp.asarray(part.inputs), jnp.asarray(part.targets), part.source)
-    return on_device(train), on_device(valid), on_device(test)
+    return jax.tree.map(jnp.asarray, (train, valid, test))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     """Return the task; the images start at the centers of clusters."""
     train, valid, _ = parts(seed)
     zero = jax.tree.map(jnp.zeros_like, random_weights(jax.random.key(0)))
@@ -186,7 +179,9 @@ def task(seed: int) -> Instance:
         return 1 - accuracies(jax.random.key(10**6), some, jnp.exp(x.log_rate), valid, valid)[0][-1]
 
     label = f"share of wrong labels after {FEW} steps from a random start"
-    return Instance("distillation", PROBLEM, x0, x0, Fresh(jax.random.key(seed), train), 1.0, wrong, label)
+    return bl.problems.Instance(
+        "distillation", PROBLEM, x0, x0, Fresh(jax.random.key(seed), train), 1.0, wrong, label
+    )
 
 
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
@@ -201,12 +196,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     found = {}
     for name, some in sets.items():
         lengths = {"every": 10 * FEW if name == "all real" else FEW, "blocks": min(10, steps)}
-        found[name] = {
-            "accuracy": judged(some, rates, (valid, test), **lengths),
-            "wider network": judged(some, rates, (valid, test), hidden=4 * HIDDEN, **lengths),
-        }
-    pictures = {name: np.asarray(sets[name].inputs) for name in list(sets)[:2]}
-    return Outcome(found, {"pictures": pictures, "loss": result.trace["outer_value"]})
+        judge = partial(judged, some, rates, (valid, test), **lengths)
+        found[name] = {"accuracy": judge(), "wider network": judge(hidden=4 * HIDDEN)}
+    return Outcome(found, {"pictures": {name: np.asarray(sets[name].inputs) for name in list(sets)[:2]}})
 
 
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
@@ -217,23 +209,17 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axes.imshow(np.round(8 * tiles), cmap="gray_r", vmin=-2, vmax=10)  # few shades, for a small file
         axes.set(xticks=[], yticks=[], title=name)
     names = list(outcomes[0].scores)[::-1]
-    of = lambda name, measure: 100 * np.mean([one.scores[name][measure] for one in outcomes])
     places = np.arange(len(names))
-    for shift, measure in ((0.2, "accuracy"), (-0.2, "wider network")):
-        label = "the network they were made for" if measure == "accuracy" else "one four times as wide"
-        right.barh(places + shift, [of(name, measure) for name in names], 0.4, label=label)
+    labels = {"accuracy": "the network they were made for", "wider network": "one four times as wide"}
+    for shift, (measure, label) in zip((0.2, -0.2), labels.items(), strict=True):
+        widths = [100 * mean(outcomes, name, measure) for name in names]
+        right.barh(places + shift, widths, 0.4, label=label)
     right.set_yticks(places, names, fontsize="small")
     right.set(xlim=(50, 100), title="test accuracy, %")
     right.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.4, -0.1), frameon=False)
 
 
-APPLICATION = Application(
-    name="distillation",
-    title="Data distillation: ten synthetic images per class that train a network",
-    task=task,
-    steps=500,
-    trial=trial,
-    draw=draw,
-    better=("accuracy", "wider network"),
-    source="MNIST, the bundled 5,000 images or all of them from BILEVEL_DATA",
-)
+TITLE = "Data distillation: ten synthetic images per class that train a network"
+SOURCE = "MNIST, the bundled 5,000 images or all of them from BILEVEL_DATA"
+BETTER = ("accuracy", "wider network")
+APPLICATION = Application("distillation", TITLE, task, 500, trial, draw, better=BETTER, source=SOURCE)

@@ -25,7 +25,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import run_all
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 
 FEATURES, FOLDS = 40, 4
 STEPS = 600
@@ -115,18 +114,14 @@ def _ridge(A: Any, b: Any, weights: Any, log_ridge: Any) -> jax.Array:
     return jnp.linalg.solve(H, A.T @ (weights * b))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     known, _ = counties(seed)
     batch = jax.tree.map(jnp.asarray, folded(known))
-    return Instance(
-        name="feature-learning",
-        problem=PROBLEM,
-        x0=initial(seed, known.inputs.shape[1]),
-        y0=jnp.zeros((FEATURES + 1, FOLDS), jnp.float32),
-        data=bl.Batch(inner=batch, outer=batch),
-        L=FEATURES + 2.0,  # features are at most 1: λ_max(AᵀA/n) ≤ FEATURES + 1
-        measure=lambda x: _value(x, batch),
-        label="Φ(x) with the closed-form heads",
+    x0, y0 = initial(seed, known.inputs.shape[1]), jnp.zeros((FEATURES + 1, FOLDS), jnp.float32)
+    data, L = bl.Batch(batch, batch), FEATURES + 2.0  # features are at most 1: λ_max(AᵀA/n) ≤ FEATURES + 1
+    label = "Φ(x) with the closed-form heads"
+    return bl.problems.Instance(
+        "feature-learning", PROBLEM, x0, y0, data, L, lambda x: _value(x, batch), label
     )
 
 
@@ -243,19 +238,13 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.legend()
     names = list(outcomes[0].scores)
     for i, name in enumerate(names):
-        errors_of = [o.scores[name][TEST] for o in outcomes]
-        right.plot(errors_of, [i] * len(outcomes), "o", alpha=0.6, color=f"C{i}")
+        found = [one.scores[name][TEST] for one in outcomes]
+        right.plot(found, [i] * len(outcomes), "o", alpha=0.6, color=f"C{i}")
     right.set(title=f"{TEST}, a dot per seed", yticks=range(len(names)), yticklabels=names)
     right.invert_yaxis()
     right.grid(axis="x", alpha=0.3)
 
 
-APPLICATION = Application(
-    name="feature-learning",
-    title="features learned for what ridge heads on them are worth on folds not seen (US counties)",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    source="space_ga: 3,107 US counties (3,064 of them bundled)",
-)
+TITLE = "features learned for what ridge heads on them are worth on folds not seen (US counties)"
+SOURCE = "space_ga: 3,107 US counties (3,064 of them bundled)"
+APPLICATION = Application("feature-learning", TITLE, task, STEPS, trial, draw, source=SOURCE)

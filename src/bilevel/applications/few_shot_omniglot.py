@@ -10,7 +10,6 @@ features of a classifier of all training characters. Needs Omniglot: see `bl.dat
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import FreshStream, adapted as adapted_by, patches
 from bilevel.data.characters import DRAWERS, Omniglot, omniglot
-from bilevel.problems.instance import Instance
 
 WAYS, QUERIES, TASKS = 5, 3, 16
 SIZE, FILTERS = 20, 16
@@ -59,12 +57,7 @@ def episodes(key: Any, images: Any, tasks: int, queries: int) -> bl.Batch:
     return jax.vmap(one)(jax.random.split(key, tasks))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key", "images"], meta_fields=[])
-@dataclass(frozen=True)
 class Episodes(FreshStream):
-    """Stream of new tasks."""
-
-    key: Any
     images: Any
 
     def batch(self, key: Any) -> bl.Batch:
@@ -90,10 +83,6 @@ class Drawings(Episodes):
         labels = number // drawers
         some = (self.images[labels, number % drawers], labels)
         return bl.Batch(inner=some, outer=some)
-
-
-for kind in (AllShots, Drawings):
-    jax.tree_util.register_dataclass(kind, data_fields=["key", "images"], meta_fields=[])
 
 
 # Model: three convolutions with stride 2; the layers of each picture are standardized
@@ -147,19 +136,14 @@ def learners(steps: int) -> Iterator[tuple[str, Any, type[Episodes]]]:
     yield "implicit MAML", bl.imaml(PROBLEM, **tied), Episodes
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     train, valid, _ = omniglot(size=SIZE).split(*SPLIT, seed=seed)
     x0 = initial(np.random.default_rng(seed))
     new = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), 100, QUERIES)
-    return Instance(
-        name="few-shot-omniglot",
-        problem=PROBLEM,
-        x0=x0,
-        y0=x0,
-        data=Episodes(jax.random.key(seed), turned(train)),
-        measure=lambda x: 1 - jnp.mean(adapted(x, new, ALPHA, 0.0, 1)[:, -1]),
-        label="share of wrong labels after one step, on new characters",
-    )
+    data = Episodes(jax.random.key(seed), turned(train))
+    wrong = lambda x: 1 - jnp.mean(adapted(x, new, ALPHA, 0.0, 1)[:, -1])
+    label = "share of wrong labels after one step, on new characters"
+    return bl.problems.Instance("few-shot-omniglot", PROBLEM, x0, x0, data, measure=wrong, label=label)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -198,10 +182,10 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     many = 100 if steps > MOST else 10  # a short trial is short in all parts
     choosing = episodes(jax.random.key(seed + 10**6), jnp.asarray(valid.images), many, QUERIES)
     testing = episodes(jax.random.key(seed + 2 * 10**6), jnp.asarray(test.images), 3 * many, 5)
-    starts, curves = {}, {}
+    starts = {}
     for name, solver, stream in learners(steps):
-        ran = bl.run(solver, x0, x0, data=stream(key, pictures), steps=steps, progress=progress).check()
-        starts[name], curves[name] = ran.x, ran.trace["outer_value"]
+        data = stream(key, pictures)
+        starts[name] = bl.run(solver, x0, x0, data=data, steps=steps, progress=progress).check().x
     starts["from scratch"] = x0
     tie = lambda name: TIE * (name == "implicit MAML")
     shares = {name: _chosen(x, choosing, testing, tie(name)) for name, x in starts.items()}
@@ -215,7 +199,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     shares["nearest by pixels"] = np.asarray(by_pixels(testing))
     half = lambda right: 1.96 * right.std(ddof=1) / len(right) ** 0.5
     found = {name: {"accuracy": float(r.mean()), "95 % ±": float(half(r))} for name, r in shares.items()}
-    return Outcome(found, {"curves": curves, "test": testing, "x": starts["MAML"]})
+    return Outcome(found, testing)
 
 
 def _chosen(x: Any, valid: bl.Batch, test: bl.Batch, tie: float) -> np.ndarray:
@@ -228,7 +212,7 @@ def _chosen(x: Any, valid: bl.Batch, test: bl.Batch, tie: float) -> np.ndarray:
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     """Draw a test task, and the accuracy of every method."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
-    test = outcomes[0].seen["test"]
+    test = outcomes[0].seen
     support, query = np.asarray(test.inner[0][0]), np.asarray(test.outer[0][0])
     row = lambda pictures: np.concatenate([np.pad(p, 1, constant_values=0.3) for p in pictures], axis=1)
     shots = [query[i :: len(query) // WAYS][:WAYS] for i in range(4)]
@@ -246,14 +230,10 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.set_title("% of drawings classified correctly", fontsize=10)
 
 
+TITLE = "Few-shot classification: five characters never seen, one drawing of each"
+SOURCE = "Omniglot's small background sets, 242 characters (bl.data.omniglot)"
+BETTER = ("accuracy",)
+NEUTRAL = ("95 % ±",)
 APPLICATION = Application(
-    name="few-shot-omniglot",
-    title="Few-shot classification: five characters never seen, one drawing of each",
-    task=task,
-    steps=400,
-    trial=trial,
-    draw=draw,
-    better=("accuracy",),
-    neutral=("95 % ±",),
-    source="Omniglot's small background sets, 242 characters (bl.data.omniglot)",
+    "few-shot-omniglot", TITLE, task, 400, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

@@ -8,10 +8,10 @@ the start of the weights y of a network. MAML, first-order MAML, Reptile and imp
 random start and with a network pretrained on the points of all waves together. Every step draws 25 new waves.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend
-from bilevel.problems.instance import Instance
+from bilevel.applications.parts import FreshStream, adapted as adapted_by, descend, run_all
 
 SHOTS, TASKS, HIDDEN = 10, 25, 40
 FEW = 5  # gradient steps on a new wave
@@ -36,22 +35,17 @@ LEISURE = 300  # steps of Adam in a long adaptation
 
 def waves(key: Any, tasks: int, shots: int = SHOTS) -> bl.Batch:
     """Return (t, u) of `shots` points for each level; one row per wave."""
-    uniform = lambda key, shape, low, high: jax.random.uniform(key, shape, jnp.float32, low, high)
+    uniform = lambda key, columns, *ends: jax.random.uniform(key, (tasks, columns), jnp.float32, *ends)
     of_amplitude, of_phase, of_points = jax.random.split(key, 3)
-    amplitude, phase = uniform(of_amplitude, (tasks, 1), 0.1, 5.0), uniform(of_phase, (tasks, 1), 0.0, np.pi)
-    t = uniform(of_points, (tasks, 2 * shots), -5.0, 5.0)
+    amplitude, phase = uniform(of_amplitude, 1, 0.1, 5.0), uniform(of_phase, 1, 0.0, np.pi)
+    t = uniform(of_points, 2 * shots, -5.0, 5.0)
     u = amplitude * jnp.sin(t - phase)
     return bl.Batch(inner=(t[:, :shots], u[:, :shots]), outer=(t[:, shots:], u[:, shots:]))
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key"], meta_fields=["tasks", "shots"])
-@dataclass(frozen=True)
 class Waves(FreshStream):
-    """Stream of new waves at every step."""
-
-    key: Any
-    tasks: int = TASKS
-    shots: int = SHOTS
+    tasks: int = eqx.field(static=True, default=TASKS)
+    shots: int = eqx.field(static=True, default=SHOTS)
 
     def batch(self, key: Any) -> bl.Batch:
         return waves(key, self.tasks, self.shots)
@@ -89,28 +83,23 @@ PROBLEM = bl.Problem(inner=LOSS, outer=lambda x, y, examples: squares(x, predict
 def learners(steps: int) -> dict[str, Any]:
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1)))
     implicit = bl.adjoints.gauss_newton(bl.adjoints.cg(1e-3, max_steps=5))
+    few = {"inner": ALPHA, "outer": adam, "inner_steps": FEW}
+    tied = few | {"inner_steps": 15, "proximal_weight": TIE, "adjoint": implicit}
     return {
-        "MAML": bl.maml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "first-order MAML": bl.solvers.fomaml(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "Reptile": bl.solvers.reptile(PROBLEM, inner=ALPHA, outer=adam, inner_steps=FEW),
-        "implicit MAML": bl.imaml(
-            PROBLEM, inner=ALPHA, outer=adam, proximal_weight=TIE, inner_steps=15, adjoint=implicit
-        ),
+        "MAML": bl.maml(PROBLEM, **few),
+        "first-order MAML": bl.solvers.fomaml(PROBLEM, **few),
+        "Reptile": bl.solvers.reptile(PROBLEM, **few),
+        "implicit MAML": bl.imaml(PROBLEM, **tied),
     }
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     x0 = initial(np.random.default_rng(seed))
     new = waves(jax.random.key(seed + 10**6), 100)
-    return Instance(
-        name="few-shot-sinusoids",
-        problem=PROBLEM,
-        x0=x0,
-        y0=x0,
-        data=Waves(jax.random.key(seed)),
-        measure=lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1]),
-        label=f"error on other points after {FEW} steps, on new waves",
-    )
+    error = lambda x: jnp.mean(adapted(x, new, ALPHA, 0.0, FEW)[0][:, -1])
+    label = f"error on other points after {FEW} steps, on new waves"
+    data = Waves(jax.random.key(seed))
+    return bl.problems.Instance("few-shot-sinusoids", PROBLEM, x0, x0, data, measure=error, label=label)
 
 
 @partial(jax.jit, static_argnums=4)
@@ -135,9 +124,7 @@ def at_leisure(x: Any, new: bl.Batch, steps: int) -> Any:
 def trial(seed: int, steps: int, progress: bool) -> Outcome:
     instance = task(seed)
     x0, stream = instance.x0, instance.data
-    starts = {}
-    for name, solver in learners(steps).items():
-        starts[name] = bl.run(solver, x0, x0, data=stream, steps=steps, progress=progress).check().x
+    starts = {name: run.x for name, run in run_all(learners(steps), instance, steps, progress).items()}
     # Reptile with one step of size 1 is Adam on the mean loss; it gets the query points as well.
     pooled = bl.solvers.reptile(PROBLEM, inner=1.0, outer=learners(steps)["Reptile"].outer, inner_steps=1)
     all_points = Waves(stream.key, shots=2 * SHOTS)
@@ -191,26 +178,21 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left.plot(query_t[0], query_u[0], "ko", markersize=5, fillstyle="none", label="other points")
     left.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
     for name, color in colors.items():
-        mean, half = (np.mean([one.seen["curves"][name][i] for one in outcomes], axis=0) for i in range(2))
+        mean, half = np.mean([one.seen["curves"][name] for one in outcomes], axis=0)
         steps = np.arange(len(mean))
         right.fill_between(steps, mean - half, mean + half, color=color, alpha=0.2, linewidth=0)
         right.plot(steps, mean, color=color, label=name)
-    right.set(
-        yscale="log", title="mean squared error on other points", xlabel="gradient steps on the ten points"
-    )
+    right.set(yscale="log", title="mean squared error on other points")
+    right.set_xlabel("gradient steps on the ten points")
     right.set_xscale("symlog", linthresh=5)
     right.set_xticks([0, *COUNTS], ["0", *map(str, COUNTS)])
     right.set_xlim(left=0)
     right.legend(fontsize="small", frameon=False, loc="center right", bbox_to_anchor=(1, 0.53))
 
 
+TITLE = "Few-shot regression: a start from which five gradient steps fit a new sine wave"
+SOURCE = "sine waves, drawn as they are needed"
+NEUTRAL = (f"95 % ± at {FEW}",)
 APPLICATION = Application(
-    name="few-shot-sinusoids",
-    title="Few-shot regression: a start from which five gradient steps fit a new sine wave",
-    task=task,
-    steps=2000,
-    trial=trial,
-    draw=draw,
-    neutral=(f"95 % ± at {FEW}",),
-    source="sine waves, drawn as they are needed",
+    "few-shot-sinusoids", TITLE, task, 2000, trial, draw, neutral=NEUTRAL, source=SOURCE
 )

@@ -1,23 +1,23 @@
 """Parts that several applications share."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 
 import bilevel as bl
-from bilevel.problems.instance import Instance
+from bilevel.applications.base import Outcome
+from bilevel.data.examples import Examples
 
 
-class FreshStream:
-    """Stream of new data at every step.
-
-    Step k has the batch of `fold_in(key, k)`, whatever was drawn before.
-    """
+class FreshStream(eqx.Module):
+    """Stream of new data: step k has the batch of `fold_in(key, k)`, whatever was drawn before."""
 
     key: Any
 
@@ -29,6 +29,19 @@ class FreshStream:
 
     @abstractmethod
     def batch(self, key: Any) -> bl.Batch: ...
+
+
+def mnist_parts(train: int, valid: int, test: int, seed: int) -> tuple[Examples, Examples, Examples]:
+    """Return so many images of MNIST for training, validation and test."""
+    images = bl.data.mnist()
+    for_training, for_validation = images.train.split(train, valid, seed=seed)
+    (for_test,) = images.test.split(test, seed=seed)
+    return for_training, for_validation, for_test
+
+
+def joined(one: Any, other: Any) -> Any:
+    """Return two sets of examples as one."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), one, other)
 
 
 def halved(images: Any) -> Any:
@@ -49,7 +62,7 @@ def patches(images: Any) -> jax.Array:
 
 
 def run_all(
-    methods: Mapping[str, bl.Solver], task: Instance, steps: int, progress: bool, **options: Any
+    methods: Mapping[str, bl.Solver], task: bl.problems.Instance, steps: int, progress: bool, **options: Any
 ) -> dict[str, bl.Result]:
     """Run every method on the task, and raise if a run fails."""
     options |= {"data": task.data, "steps": steps, "progress": progress}
@@ -58,6 +71,11 @@ def run_all(
 
 def share_right(scores: Any, labels: Any) -> jax.Array:
     return jnp.mean(jnp.argmax(scores, axis=1) == jnp.asarray(labels))
+
+
+def mean(outcomes: Sequence[Outcome], method: str, measure: str) -> Any:
+    """Return the mean of a score over the seeds."""
+    return np.mean([one.scores[method][measure] for one in outcomes])
 
 
 def descend(

@@ -35,7 +35,6 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import run_all
 from bilevel.applications.table import spread
 from bilevel.plot.style import BLACK, BLUE, PURPLE, VERMILION
-from bilevel.problems.instance import Instance
 
 LEVELS, PERIODS = 3, 6
 TAU = 0.5  # the plant's temperature
@@ -102,10 +101,7 @@ def box(c: Any) -> Any:
 
 
 def first_order_box(c: Any) -> Any:
-    """Return the usual score function.
-
-    It is also 1 with the right gradient, but lacks the second derivative ∇c∇cᵀ.
-    """
+    """Return the usual score function: 1 with the right gradient, without the second derivative ∇c∇cᵀ."""
     return 1 + c - lax.stop_gradient(c)
 
 
@@ -172,18 +168,12 @@ EXACT = bl.Problem(
 )
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     here = jax.tree.map(jnp.asarray, game(seed))
-    return Instance(
-        name="policy-game",
-        problem=PROBLEM,
-        x0=jnp.zeros(LEVELS, jnp.float32),
-        y0=jnp.zeros((PERIODS, LEVELS), jnp.float32),
-        data=bl.Batch(inner=here, outer=here),
-        L=0.3,
-        measure=partial(committed, game=here),
-        label="loss of the leader if the follower responds optimally",
-    )
+    x0, y0 = jnp.zeros(LEVELS, jnp.float32), jnp.zeros((PERIODS, LEVELS), jnp.float32)
+    data, loss = bl.Batch(inner=here, outer=here), partial(committed, game=here)
+    label = "loss of the leader if the follower responds optimally"
+    return bl.problems.Instance("policy-game", PROBLEM, x0, y0, data, 0.3, loss, label)
 
 
 def brute_force(game: Game, points: int = 41) -> np.ndarray:
@@ -223,9 +213,9 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     seen: dict[str, Any] = {"brute force": (optimum, None)}
     keep = lambda state, info: {"x": state.x, "y": state.y}
     for name, run in run_all(methods(), this, steps, progress, seed=seed, record=keep).items():
-        values, last = value(run.trace["x"]), -(-steps // 4)
-        as_played = float(jnp.mean(played(run.trace["x"][-last:], run.trace["y"][-last:])))
-        scores[name] = score(float(jnp.mean(values[-last:])), as_played, best)
+        values, late = value(run.trace["x"]), slice(steps // -4, None)
+        as_played = float(jnp.mean(played(run.trace["x"][late], run.trace["y"][late])))
+        scores[name] = score(float(jnp.mean(values[late])), as_played, best)
         seen[name] = np.asarray(run.x), best - np.asarray(values)
     for name, logit in {"always inspect": 20.0, "every second time": 0.0, "never inspect": -20.0}.items():
         fixed = float(value(jnp.full((1, LEVELS), logit, jnp.float32))[0])
@@ -244,8 +234,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     looks = {"AID": BLUE, "AID, no second-order terms": PURPLE, "simultaneous play": VERMILION}
     for name, color in looks.items():
         for outcome in outcomes:
-            short = np.maximum(outcome.seen[name][1], 1e-5)
-            course.semilogy(short, color=color, lw=0.9, alpha=0.8)
+            course.semilogy(np.maximum(outcome.seen[name][1], 1e-5), color=color, lw=0.9, alpha=0.8)
     course.set(xlabel="step", title="short of the best return there is", ylim=(1e-4, None))
     looks = {"brute force": BLACK, **looks}
     for i, (name, color) in enumerate(looks.items()):
@@ -259,13 +248,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
-APPLICATION = Application(
-    name="policy-game",
-    title="an inspector who commits, a plant that responds: a Stackelberg game from sampled trajectories",
-    task=task,
-    steps=1000,
-    trial=trial,
-    draw=draw,
-    better=("return", "as played"),
-    source="made from the seed",
-)
+TITLE = "an inspector who commits, a plant that responds: a Stackelberg game from sampled trajectories"
+SOURCE = "made from the seed"
+BETTER = ("return", "as played")
+APPLICATION = Application("policy-game", TITLE, task, 1000, trial, draw, better=BETTER, source=SOURCE)

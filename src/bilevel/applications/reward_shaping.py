@@ -29,7 +29,6 @@ import bilevel as bl
 from bilevel.applications.base import Application, Outcome
 from bilevel.applications.table import spread
 from bilevel.plot.style import BLUE, GREEN, ORANGE, VERMILION
-from bilevel.problems.instance import Instance
 
 SIDE, ACTIONS = 6, 4
 GAMMA, DELTA, TAU = 0.8, 0.97, 0.05  # discounts of agent and designer, and temperature of the agent
@@ -113,18 +112,11 @@ def soft_values(x: Any, world: World, sweeps: int = 100) -> Any:
     return lax.fori_loop(0, sweeps, lambda _, y: bellman(x, y, world), jnp.zeros_like(x))
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     here, zero = jax.tree.map(jnp.asarray, world(seed)), jnp.zeros(SIDE * SIDE, jnp.float32)
-    return Instance(
-        name="reward-shaping",
-        problem=PROBLEM,
-        x0=zero,
-        y0=zero,
-        data=bl.Batch(inner=here, outer=here),
-        L=(1 + GAMMA) ** 2,
-        measure=lambda x: outer(x, soft_values(x, here), here),
-        label="minus the return of the designer",
-    )
+    data, loss = bl.Batch(inner=here, outer=here), lambda x: outer(x, soft_values(x, here), here)
+    label = "minus the return of the designer"
+    return bl.problems.Instance("reward-shaping", PROBLEM, zero, zero, data, (1 + GAMMA) ** 2, loss, label)
 
 
 # The closed form: NumPy, double precision, no automatic differentiation
@@ -260,13 +252,7 @@ def draw_map(axes: Any, x: Any, world: World, wet: np.ndarray) -> Any:
     return image
 
 
-APPLICATION = Application(
-    name="reward-shaping",
-    title="bonuses on a map, within a budget, that lead a short-sighted agent to the goal",
-    task=task,
-    steps=3000,
-    trial=trial,
-    draw=draw,
-    better=("return", "at the goal in 30 moves"),
-    source="made from the seed",
-)
+TITLE = "bonuses on a map, within a budget, that lead a short-sighted agent to the goal"
+BETTER = ("return", "at the goal in 30 moves")
+SOURCE = "made from the seed"
+APPLICATION = Application("reward-shaping", TITLE, task, 3000, trial, draw, better=BETTER, source=SOURCE)

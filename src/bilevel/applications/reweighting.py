@@ -25,11 +25,10 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import descend, share_right
+from bilevel.applications.parts import descend, joined, mean, mnist_parts, share_right
 from bilevel.checks import check_generator, check_labels
 from bilevel.data.examples import Examples
 from bilevel.data.noise import check_share
-from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
 from bilevel.problems.scores import roc_auc
 
@@ -65,9 +64,7 @@ class Digits(NamedTuple):
 
 
 def digits(seed: int, kind: str, share: float) -> Digits:
-    images = bl.data.mnist()
-    clean, trusted = images.train.split(TRAIN, TRUSTED, seed=seed)
-    (test,) = images.test.split(TEST, seed=seed)
+    clean, trusted, test = mnist_parts(TRAIN, TRUSTED, TEST, seed)
     labels, wrong = KINDS[kind](clean.targets, share, classes=CLASSES, seed=seed)
     return Digits(replace(clean, targets=labels), trusted, test, wrong)
 
@@ -120,10 +117,9 @@ NETWORK = bl.Problem(inner=weighted_by_network, outer=trusted_loss)
 CORRECTION = bl.Problem(inner=corrected, outer=trusted_loss)
 
 
-def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
+def task(seed: int, kind: str = "uniform", share: float = 0.4) -> bl.problems.Instance:
     """Return the task with a weight for every image; the other inner losses use the same data."""
     noisy, trusted, test, _ = digits(seed, kind, share)
-    sizes = bl.Levels(inner=BATCH, outer=None)
     y0 = initial_mlp(noisy.inputs.shape[1], HIDDEN, CLASSES, seed=seed)
 
     def wrong(x: Any) -> jax.Array:
@@ -132,8 +128,8 @@ def task(seed: int, kind: str = "uniform", share: float = 0.4) -> Instance:
 
     data, x0 = bl.Batch(inner=noisy, outer=trusted), jnp.zeros(TRAIN, jnp.float32)
     label = f"share of wrong labels of the test after {STEPS} steps with these weights"
-    stream = bl.epochs(data, size=sizes, seed=seed)
-    return Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
+    stream = bl.epochs(data, size=bl.Levels(inner=BATCH, outer=None), seed=seed)
+    return bl.problems.Instance("reweighting", WEIGHTS, x0, y0, stream, measure=wrong, label=label)
 
 
 # Every method ends with a verdict on the labels; the same plain training follows
@@ -151,7 +147,7 @@ class Method(NamedTuple):
 
 
 def methods() -> dict[str, Method]:
-    per_class, small = np.zeros((TRAIN, CLASSES), np.float32), initial_mlp(1, 100, 1, seed=0)
+    small = initial_mlp(1, 100, 1, seed=0)
     small = small._replace(W2=0.1 * small.W2)  # nearly the same weight for all losses
     rule, adam = optax.sgd(RATE, momentum=0.9), optax.adam
     per_image = bl.aid(WEIGHTS, inner=rule, adjoint=RATE, outer=adam(0.1))
@@ -162,7 +158,7 @@ def methods() -> dict[str, Method]:
     return {
         "weight per image": Method(per_image, np.zeros(TRAIN, np.float32), by_weight),
         "weighting network": Method(by_network, small, by_loss),
-        "label correction": Method(correction, per_class, by_belief),
+        "label correction": Method(correction, np.zeros((TRAIN, CLASSES), np.float32), by_belief),
     }
 
 
@@ -219,13 +215,9 @@ def out_of_fold(y: MLP, noisy: Examples, trusted: Examples, steps: int, seed: in
     return found
 
 
-def joined(noisy: Examples, trusted: Examples) -> Examples:
-    both = lambda a, b: jnp.asarray(np.concatenate([a, b]))
-    return Examples(both(noisy.inputs, trusted.inputs), both(noisy.targets, trusted.targets))
-
-
-def verdicts(seed: int, instance: Instance, data: Digits, steps: int, progress: bool) -> dict[str, Verdict]:
-    """Return the verdict of every method and baseline."""
+def verdicts(
+    seed: int, instance: bl.problems.Instance, data: Digits, steps: int, progress: bool
+) -> dict[str, Verdict]:
     noisy, trusted = jax.tree.map(jnp.asarray, data[:2])
     found = {}
     for name, (solver, x0, verdict) in methods().items():
@@ -272,7 +264,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
     settings = [measure.removeprefix("accuracy, ") for measure in outcomes[0].scores["unweighted"]]
     for i, name in enumerate(outcomes[0].scores):
-        means = [np.mean([each.scores[name][f"accuracy, {s}"] for each in outcomes]) for s in settings]
+        means = [mean(outcomes, name, f"accuracy, {setting}") for setting in settings]
         style, alpha = ("o-", 1.0) if i < 4 else ("s--", 0.6)
         left.plot(settings, means, style, alpha=alpha, label=name)
     left.set(title="test accuracy", ylabel="squares: baselines")
@@ -286,13 +278,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize=8)
 
 
-APPLICATION = Application(
-    name="reweighting",
-    title="digits with wrong labels: weights and corrected labels, learned from 500 images that can be trusted",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=tuple(f"{what}, {share:.0%} {kind}" for what in ("accuracy", "AUC") for kind, share in NOISES),
-    source="MNIST (5,000 images of it bundled), labels made wrong on purpose",
-)
+TITLE = "digits with wrong labels: weights and corrected labels, learned from 500 images that can be trusted"
+BETTER = tuple(f"{what}, {share:.0%} {kind}" for what in ("accuracy", "AUC") for kind, share in NOISES)
+SOURCE = "MNIST (5,000 images of it bundled), labels made wrong on purpose"
+APPLICATION = Application("reweighting", TITLE, task, STEPS, trial, draw, better=BETTER, source=SOURCE)

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
+from bilevel.applications.parts import joined
 from bilevel.checks import check_count
-from bilevel.problems.instance import Instance
 
 WORDS, TELLING, COMMON = 5000, 30, 300  # words; relevant words, which are among the most common ones
 SIZES = (1500, 1500, 4000)  # documents for training, validation and test
@@ -57,9 +57,8 @@ def documents(seed: int, sizes: tuple[int, ...] = SIZES) -> tuple[list[Documents
     rng, n = np.random.default_rng(seed), sum(sizes)
     lengths, chance = rng.integers(40, 160, n), 1 / (np.arange(WORDS) + 6)
     owner = np.repeat(np.arange(n), lengths)
-    found, counts = np.unique(
-        owner * WORDS + rng.choice(WORDS, len(owner), p=chance / chance.sum()), return_counts=True
-    )
+    drawn = rng.choice(WORDS, len(owner), p=chance / chance.sum())
+    found, counts = np.unique(owner * WORDS + drawn, return_counts=True)
     owner, word = np.divmod(found, WORDS)
     seen = np.bincount(word[owner < sizes[0]], minlength=WORDS)  # in how many training documents
     weight = (1 + np.log(counts)) * (1 + np.log((1 + sizes[0]) / (1 + seen)))[word]
@@ -89,16 +88,9 @@ def smoothness(docs: Documents) -> float:
     return float(1.05 * largest / (4 * len(docs.labels)))
 
 
-def scores(y: Any, docs: Documents) -> jax.Array:
-    return jnp.sum(y[docs.words] * docs.weights, axis=1)
-
-
 def logistic(y: Any, docs: Documents) -> jax.Array:
-    return jnp.mean(jax.nn.softplus(-docs.labels * scores(y, docs)))
-
-
-def training(x: Any, y: Any, docs: Documents) -> jax.Array:
-    return logistic(y, docs)  # the penalties are in the proximal map
+    scores = jnp.sum(y[docs.words] * docs.weights, axis=1)
+    return jnp.mean(jax.nn.softplus(-docs.labels * scores))
 
 
 def validation(x: Any, y: Any, docs: Documents) -> Any:
@@ -107,23 +99,17 @@ def validation(x: Any, y: Any, docs: Documents) -> Any:
 
 
 PROX = bl.prox.l1(jnp.exp)
-PROBLEM = bl.Problem(inner=training, outer=validation, prox=PROX)
+# The penalties are in the proximal map.
+PROBLEM = bl.Problem(inner=lambda x, y, docs: logistic(y, docs), outer=validation, prox=PROX)
 
 
-def task(seed: int) -> Instance:
+def task(seed: int) -> bl.problems.Instance:
     (train, valid, _), _ = documents(seed)
     data = jax.tree.map(jnp.asarray, bl.Batch(inner=train, outer=valid))
     L, y0 = smoothness(train), jnp.zeros(WORDS, jnp.float32)
-    return Instance(
-        name="sparse-penalties",
-        problem=PROBLEM,
-        x0=jnp.full(WORDS, -8.5, jnp.float32),
-        y0=y0,
-        data=data,
-        L=L,
-        measure=lambda x: logistic(fitted(x, y0, train, 1 / L), data.outer),
-        label="validation loss of a model fitted with penalties exp(x)",
-    )
+    x0, loss = jnp.full(WORDS, -8.5, jnp.float32), lambda x: logistic(fitted(x, y0, train, 1 / L), data.outer)
+    label = "validation loss of a model fitted with penalties exp(x)"
+    return bl.problems.Instance("sparse-penalties", PROBLEM, x0, y0, data, L, loss, label)
 
 
 def solver(L: float) -> bl.Solver:
@@ -163,7 +149,7 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     shared = lambda log_penalty: jnp.full_like(instance.x0, log_penalty)
     loss = lambda each: logistic(fitted(shared(each), y0, train, step), valid)
     best = min(GRID[:: 1 if steps > 10 else 6], key=loss)
-    everything = jax.tree.map(lambda *parts: np.concatenate(parts), train, valid)
+    everything = joined(train, valid)
     models = {
         "5,000 penalties": fitted(result.x, result.y, train, step),
         "5,000 penalties, refitted on all": fitted(result.x, result.y, everything, step),
@@ -204,14 +190,10 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     right.legend(fontsize=8)
 
 
+TITLE = "an L1 penalty for each of 5,000 words in logistic regression"
+BETTER = ("test accuracy", f"of the {TELLING} that tell")
+SOURCE = "made up: documents of Zipf-distributed words, of which a few tell the classes apart"
+NEUTRAL = ("words kept",)
 APPLICATION = Application(
-    name="sparse-penalties",
-    title="an L1 penalty for each of 5,000 words in logistic regression",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy", f"of the {TELLING} that tell"),
-    neutral=("words kept",),
-    source="made up: documents of Zipf-distributed words, of which a few tell the classes apart",
+    "sparse-penalties", TITLE, task, STEPS, trial, draw, better=BETTER, neutral=NEUTRAL, source=SOURCE
 )

@@ -80,17 +80,14 @@ def as_markdown(application: Application, outcomes: Sequence[Outcome]) -> str:
     table = cells(outcomes)
     bold = lambda method, measure: "**" if best(application, table, measure) == method else ""
     cell = lambda method, measure: shown(table, method, measure).join([bold(method, measure)] * 2)
+    line = lambda row: "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
     found = []
     for head, columns in parts(measures(outcomes)).items():
         rows = [[head, *columns.values()], ["---"] * (1 + len(columns))]
         methods = [method for method in table if table[method].keys() & columns]
         rows += [[method, *(cell(method, m) for m in columns)] for method in methods]
-        found.append("\n".join(map(_line, rows)))
+        found.append("\n".join(map(line, rows)))
     return "\n\n".join(found)
-
-
-def _line(row: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
 
 
 def as_csv(seeds: Sequence[int], outcomes: Sequence[Outcome]) -> str:

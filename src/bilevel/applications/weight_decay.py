@@ -22,9 +22,8 @@ from matplotlib.figure import Figure
 
 import bilevel as bl
 from bilevel.applications.base import Application, Outcome
-from bilevel.applications.parts import halved, patches, share_right
+from bilevel.applications.parts import halved, mnist_parts, patches, run_all, share_right
 from bilevel.data.examples import Examples
-from bilevel.problems.instance import Instance
 from bilevel.problems.reweighting import cross_entropies
 
 SIDE, CLASSES = 14, 10
@@ -36,17 +35,11 @@ MOMENTUM = 0.9
 # The data: digits at half their resolution
 
 
-class Digits(NamedTuple):
-    train: Examples
-    valid: Examples
-    test: Examples
-
-
-def digits(seed: int) -> Digits:
-    images = bl.data.mnist()
-    train, valid = images.train.split(TRAIN, VALID, seed=seed)
-    (test,) = images.test.split(TEST, seed=seed)
-    return Digits(*(Examples(halved(e.inputs), e.targets, e.source) for e in (train, valid, test)))
+def digits(seed: int) -> tuple[Examples, Examples, Examples]:
+    """Return images for training, validation and test."""
+    small = lambda e: Examples(halved(e.inputs), e.targets, e.source)
+    train, valid, test = mnist_parts(TRAIN, VALID, TEST, seed)
+    return small(train), small(valid), small(test)
 
 
 def moved(images: Any, strength: Any, key: Any) -> jax.Array:
@@ -58,11 +51,9 @@ def moved(images: Any, strength: Any, key: Any) -> jax.Array:
 
     def one(image: Any, angle: Any, shift: Any) -> jax.Array:
         sine, cosine = jnp.sin(angle), jnp.cos(angle)
-        places = [
-            cosine * row - sine * column + center + shift[0],
-            sine * row + cosine * column + center + shift[1],
-        ]
-        return jax.scipy.ndimage.map_coordinates(image, places, order=1)
+        down = cosine * row - sine * column + center + shift[0]
+        right = sine * row + cosine * column + center + shift[1]
+        return jax.scipy.ndimage.map_coordinates(image, [down, right], order=1)
 
     return jax.vmap(one)(images, angle, shift.T)
 
@@ -129,18 +120,15 @@ def problem_of(model: Callable[..., Any]) -> bl.Problem:
 PROBLEMS = {name: problem_of(model) for name, model in MODELS.items()}
 
 
-def task(seed: int, model: str = "MLP") -> Instance:
+def task(seed: int, model: str = "MLP") -> bl.problems.Instance:
     train, valid, test = digits(seed)
     sizes = bl.Levels(inner=BATCH, outer=2 * BATCH)
     problem, y0 = PROBLEMS[model], initial(model, seed)
     data = bl.epochs(bl.Batch(inner=train, outer=valid), size=sizes, seed=seed)
 
-    def wrong(x: Hyper) -> jax.Array:
-        (y,) = trained(problem, y0, data, [x], STEPS)
-        return 1 - accuracy(model, y, test)
-
+    wrong = lambda x: 1 - accuracy(model, trained(problem, y0, data, [x], STEPS)[0], test)
     label = f"share of wrong labels of the test after {STEPS} steps with these hyperparameters"
-    return Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
+    return bl.problems.Instance("weight-decay", problem, single(START), y0, data, measure=wrong, label=label)
 
 
 def within(x: Hyper) -> Hyper:
@@ -187,8 +175,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
     for model in MODELS:
         instance = task(seed, model)
         record = lambda state, info: jax.tree.map(jnp.exp, state.x)._asdict()
-        options: dict[str, Any] = dict(data=instance.data, steps=steps, record=record, progress=progress)
-        result = bl.run(solver(instance.problem), instance.x0, instance.y0, **options).check()
+        method = {"RTHO": solver(instance.problem)}
+        result = run_all(method, instance, steps, progress, record=record)["RTHO"]
         late = {name: np.log(result.trace[name][-(steps // 4 + 1) :]).mean(axis=0) for name in Hyper._fields}
         tries = drawn(seed, TRIES if steps > 10 else 2)
         choices = [Hyper(**late), DEFAULT, *tries]
@@ -202,8 +190,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
             f"best of {TRIES} at random": best,
         }
         for name, y in networks.items():
-            row = {"test accuracy": float(accuracy(model, y, test)), "test loss": float(loss(y, test))}
-            scores[f"{model}, {name}"] = row
+            right, off = float(accuracy(model, y, test)), float(loss(y, test))
+            scores[f"{model}, {name}"] = {"test accuracy": right, "test loss": off}
         seen[model] = {name: result.trace[name] for name in Hyper._fields}
     return Outcome(scores, seen)
 
@@ -211,11 +199,8 @@ def trial(seed: int, steps: int, progress: bool) -> Outcome:
 def draw(figure: Figure, outcomes: list[Outcome]) -> None:
     """Draw the hyperparameters along the run: the first seed in full color, the others faint."""
     titles = {"decay": "weight decay", "strength": "augmentation", "rate": "learning rate"}
-    labels = {
-        "decay": [f"layer {i + 1}" for i in range(3)],
-        "strength": ["turn, radians", "shift, pixels"],
-        "rate": [None],
-    }
+    layers = [f"layer {i + 1}" for i in range(3)]
+    labels = {"decay": layers, "strength": ["turn, radians", "shift, pixels"], "rate": [None]}
     axes = figure.subplots(len(MODELS), 3, sharex=True, squeeze=False)
     for row, model in zip(axes, MODELS, strict=True):
         for axis, name in zip(row, titles, strict=True):
@@ -231,13 +216,7 @@ def draw(figure: Figure, outcomes: list[Outcome]) -> None:
         axis.set_xlabel("step")
 
 
-APPLICATION = Application(
-    name="weight-decay",
-    title="weight decay of each layer, augmentation and learning rate of a network, learned while it trains",
-    task=task,
-    steps=STEPS,
-    trial=trial,
-    draw=draw,
-    better=("test accuracy",),
-    source="MNIST (5,000 images of it bundled), at half its resolution",
-)
+TITLE = "weight decay of each layer, augmentation and learning rate of a network, learned while it trains"
+SOURCE = "MNIST (5,000 images of it bundled), at half its resolution"
+BETTER = ("test accuracy",)
+APPLICATION = Application("weight-decay", TITLE, task, STEPS, trial, draw, better=BETTER, source=SOURCE)

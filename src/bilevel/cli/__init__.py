@@ -9,8 +9,7 @@ import typer
 
 import bilevel
 from bilevel.cli import certify, clean, compare, demo, examples, plain_text, reproduce
-from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, say
-from bilevel.cli.usage_errors import OneLine
+from bilevel.cli.errors import INTERRUPTED, REFUSED, TERMINATED, UNSAVED, OneLine, say
 
 app = typer.Typer(
     cls=OneLine, name="bilevel", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from bilevel import theory
 from bilevel.cli.errors import fail
-from bilevel.cli.tables import print_table
+from bilevel.cli.screen import print_table
 
 ROWS = {
     "alpha": "inner step α",
@@ -24,6 +24,7 @@ ROWS = {
     "inherent_error": "inherent error",
     "lower_bound": "worst case",
 }
+METHODS = ("aid", "itd", "soba")
 
 
 def _real(text: str | float | int) -> float:  # typer parses defaults too
@@ -34,19 +35,19 @@ def _real(text: str | float | int) -> float:  # typer parses defaults too
         fail(f"{text!r} is not a number; write it like 0.1 or 1e-3")
 
 
+def number(help: str, *names: str) -> Any:
+    return typer.Option(*names, parser=_real, help=help)
+
+
 def certify(
-    mu: Annotated[float, typer.Option("--mu", parser=_real, help="Strong convexity of g in y.")],
-    L: Annotated[float, typer.Option("--L", parser=_real, help="Lipschitz constant of the gradients.")],
-    M: Annotated[float, typer.Option("--M", parser=_real, help="Bound on the gradient norm of f.")],
-    rho: Annotated[float, typer.Option("--rho", parser=_real, help="Lipschitz constant of g's Hessian.")],
-    steps: Annotated[float, typer.Option("--steps", parser=_real, help="Outer iterations K.")] = 10_000,
-    gap: Annotated[float, typer.Option("--gap", parser=_real, help="Φ(x₀) − inf Φ.")] = 1.0,
-    y_distance: Annotated[
-        float, typer.Option("--y-distance", parser=_real, help="Distance of the raw y₀ from y*(x₀).")
-    ] = 0.0,
-    c_y: Annotated[
-        float, typer.Option("--c-y", parser=_real, help="AID warms y₀ up to distance c_y·μ.")
-    ] = 1.0,
+    mu: Annotated[float, number("Strong convexity of g in y.")],
+    L: Annotated[float, number("Lipschitz constant of the gradients.", "--L")],
+    M: Annotated[float, number("Bound on the gradient norm of f.", "--M")],
+    rho: Annotated[float, number("Lipschitz constant of g's Hessian.")],
+    steps: Annotated[float, number("Outer iterations K.")] = 10_000,
+    gap: Annotated[float, number("Φ(x₀) − inf Φ.")] = 1.0,
+    y_distance: Annotated[float, number("Distance of the raw y₀ from y*(x₀).")] = 0.0,
+    c_y: Annotated[float, number("AID warms y₀ up to distance c_y·μ.")] = 1.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of a table (null for infinity).")
     ] = False,
@@ -87,7 +88,7 @@ def certificates(
         "run": {"steps": int(steps) if steps == steps // 1 else steps, "gap": gap, "y_distance": y_distance},
         **{
             method.lower(): {
-                name: _column(certificate, steps, gap, *starts[method]) | _limit(certificate)
+                name: _column(certificate, steps, gap, *starts[method])
                 for name, certificate in theory.analyses(constants, method).items()
             }
             for method in starts
@@ -110,20 +111,15 @@ def _column(
         "bound": certificate.bound(steps, gap, y_error, beta=beta),
         "inherent_error": certificate.inherent_error,
     }
+    if certificate.method == "ITD":  # the error that remains with this α on the worst problem
+        answers["lower_bound"] = float(theory.lower_bound(certificate.constants, certificate.alpha).value)
     python = lambda value: value.item() if isinstance(value, np.generic) else value  # for JSON
     return {name: python(value) for name, value in answers.items() if value is not None}
 
 
-def _limit(certificate: theory.Certificate) -> dict[str, float]:
-    """Return the error that remains for ITD with this α on its worst problem."""
-    if certificate.method != "ITD":
-        return {}
-    return {"lower_bound": float(theory.lower_bound(certificate.constants, certificate.alpha).value)}
-
-
 def _first_unbounded(report: dict[str, Any]) -> str:
     """Return the first infinite step size or NaN, or ""."""
-    for method in ("aid", "itd", "soba"):
+    for method in METHODS:
         for name, column in report[method].items():
             for key, value in column.items():
                 size = key in ("alpha", "eta", "beta")
@@ -146,7 +142,7 @@ def _show(report: dict[str, Any]) -> None:
         f"μ = {k['mu']:g}, L = {k['L']:g}, M = {k['M']:g}, ρ = {k['rho']:g}: "
         f"κ = {k['kappa']:.4g}, L_Φ = {k['L_Phi']:.4g}; Φ(x₀) − inf Φ = {run['gap']:g}"
     )
-    for method in ("aid", "itd", "soba"):
+    for method in METHODS:
         table = Table(title=f"Single-loop {method.upper()}, K = {run['steps']:,}")
         table.add_column("", no_wrap=True)
         for name in report[method]:

@@ -1,6 +1,6 @@
 """`bilevel clean`: rank the rows of a table by how likely their label is wrong, and write files and a page."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,46 +15,31 @@ from rich.text import Text
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.progress import progress_bars
+from bilevel.cli.screen import print_table, progress_bars
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 from bilevel.words import shown
 
 FILES = ("ranked.csv", "weights.csv", "report.html")
 SHOWN = 10  # rows on the terminal
 LIMITS = {"--hidden": (0, 4096), "--steps": (1, 1_000_000), "--seed": (0, 2**31 - 1)}
+column: Callable[[str], Any] = lambda help: typer.Option(metavar="COLUMN", help=help)
 
 
 def clean(
     data: Annotated[Path, typer.Argument(help="The table: a CSV file with a header line, in UTF-8.")],
-    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="The column with the labels.")],
+    label: Annotated[str, column("The column with the labels.")],
     trusted: Annotated[
-        Path | None,
-        typer.Option("--trusted", help="A CSV file of rows with correct labels and the same columns."),
+        Path | None, typer.Option(help="A CSV file of rows with correct labels and the same columns.")
     ] = None,
-    trusted_column: Annotated[
-        str | None,
-        typer.Option(
-            "--trusted-column", metavar="COLUMN", help="Or a column with true, 1 or yes in these rows."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the ranking and the report.")] = Path(
-        "report"
-    ),
-    ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="A column to ignore; repeatable.")
-    ] = None,
-    category: Annotated[
-        list[str] | None,
-        typer.Option("--category", metavar="COLUMN", help="A column of numbers that are codes; repeatable."),
-    ] = None,
-    hidden: Annotated[
-        int, typer.Option("--hidden", help="Hidden units of the model; 0: a linear model.")
-    ] = 0,
+    trusted_column: Annotated[str | None, column("Or a column with true, 1 or yes in these rows.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the ranking and the report.")] = Path("report"),
+    ignore: Annotated[list[str] | None, column("A column to ignore; repeatable.")] = None,
+    category: Annotated[list[str] | None, column("A column of numbers that are codes; repeatable.")] = None,
+    hidden: Annotated[int, typer.Option(help="Hidden units of the model; 0: a linear model.")] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Number of steps on the weights.", show_default="the usual")
+        int | None, typer.Option(help="Number of steps on the weights.", show_default="the usual")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Do not check the ranking on the trusted rows.")
     ] = False,
@@ -90,7 +75,6 @@ def _settings(hidden: int, steps: int | None, seed: int) -> dict[str, Any]:
 
 
 def _check_out(out: Path, given: list[Path]) -> None:
-    """Raise if the report would overwrite an input file."""
     written = {(out / name).resolve() for name in FILES}
     for path in given:
         if path.resolve() in written:

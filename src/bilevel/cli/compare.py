@@ -16,15 +16,15 @@ from rich.text import Text
 from bilevel.atomic_files import write
 from bilevel.cli.errors import UNSAVED, fail
 from bilevel.cli.folder import taken
-from bilevel.cli.progress import progress_bars
+from bilevel.cli.screen import print_table, progress_bars
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 
 UNFINISHED = "compare-unfinished.csv"
 ABOUT = "task", "method", "family", "outer_rate"
 COLUMNS = *ABOUT, "steps", "gradients", "products", "calls", "seconds", "value"
 
 Results = dict[str, tuple[Any, list[Any]]]  # by name of the task: the task and its curves
+yours: Callable[[str], Any] = lambda help: typer.Option(metavar="MODULE:NAME", help=help)
 
 
 def compare(
@@ -34,22 +34,13 @@ def compare(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="MODULE:NAME",
-            help="Your method: a Method, or a function of (problem, L, outer) -> solver.",
-        ),
+        yours("Your method: a Method, or a function of (problem, L, outer) -> solver."),
     ] = None,
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            metavar="MODULE:NAME",
-            help="Your task: a problems.Instance, or a function that returns one.",
-        ),
+        list[str] | None, yours("Your task: a problems.Instance, or a function that returns one.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Eight methods and small budgets.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the figure and the data.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the data.")] = Path("results"),
 ) -> None:
     """Compare the methods: stationarity against oracle calls and against wall-clock time.
 
@@ -69,7 +60,6 @@ def compare(
 
 
 def _tasks(names: list[str], yours: list[str], quick: bool) -> list[Any]:
-    """Return the selected tasks, by default all built-in ones."""
     from bilevel.lab.compare import TASKS
     from bilevel.lab.compare.plugins import your_task
 
@@ -180,14 +170,10 @@ def _summary(results: Results) -> Table:
     table.add_column("\nmethod", no_wrap=True)
     for task in tasks:
         table.add_column(Text(f"{task.name}\n{task.calls:,} calls"), justify="right", no_wrap=True)
-    by_method: dict[str, dict[str, float]] = {}
-    for task, curves in results.values():
-        for curve in curves:
-            by_method.setdefault(curve.method.name, {})[task.name] = curve.points[-1].value
-    for name, ends in by_method.items():
-        table.add_row(Text(name), *(_value(ends[task.name]) if task.name in ends else "–" for task in tasks))
+    shown = lambda value: "diverged" if value == float("inf") else f"{value:.2e}"
+    ends = {
+        (c.method.name, task.name): shown(c.points[-1].value) for task, cs in results.values() for c in cs
+    }
+    for name in dict.fromkeys(name for name, _ in ends):
+        table.add_row(Text(name), *(ends.get((name, task.name), "–") for task in tasks))
     return table
-
-
-def _value(value: float) -> str:
-    return "diverged" if value == float("inf") else f"{value:.2e}"

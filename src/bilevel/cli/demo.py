@@ -11,8 +11,8 @@ from rich.table import Table
 import bilevel as bl
 from bilevel.checks import MANY
 from bilevel.cli.errors import fail
+from bilevel.cli.screen import print_table
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 from bilevel.theory.reals import LARGEST_KAPPA
 from bilevel.words import shown
 

@@ -3,6 +3,7 @@
 import datetime
 import io
 from contextlib import ExitStack
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,8 @@ from bilevel.atomic_files import write
 from bilevel.checks import MANY
 from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
+from bilevel.cli.screen import print_table
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 from bilevel.data.errors import DataError
 from bilevel.loop.errors import RunError
 
@@ -44,16 +45,19 @@ def examples(
         if source or seeds is not None or steps is not None:
             first = next(iter(MODULES))
             fail(f"say which example: bilevel examples {first} …; without options they are listed")
-        _list()
-        return
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for each in MODULES:
+            table.add_row(f"bilevel examples {each}", application(each).title)
+        return print_table(table)
     seeds = 1 if seeds is None else seeds
     if not 1 <= seeds <= 1000:
         fail(f"--seeds must be from 1 to 1000, not {seeds}: take 3 for a spread")
     if steps is not None and not 1 <= steps <= MANY:
         fail(f"--steps must be from 1 to {MANY:,}, not {steps}: leave it out for as many as the table has")
     if source:
-        typer.echo(_file(name).read_text(encoding="utf-8"), nl=False)
-        return
+        _check_name(name)
+        file = files("bilevel.applications") / f"{MODULES[name]}.py"
+        return typer.echo(file.read_text(encoding="utf-8"), nl=False)
     done: list[Outcome] = []
     left = lambda: f"scores of {len(done)} of {seeds} seeds are in {out}" if done else "no seed was done"
     with stoppable(left), ExitStack() as held:
@@ -64,23 +68,15 @@ def examples(
         _run(_chosen(name), range(seeds), steps, out, done)
 
 
-def _list() -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name in MODULES:
-        table.add_row(f"bilevel examples {name}", application(name).title)
-    print_table(table)
-
-
 def _chosen(name: str) -> Application:
-    """Return one of our applications, or an application of the user."""
-    from bilevel.lab.compare.plugins import Unusable, find
+    from bilevel.lab.compare.plugins import find
 
     if ":" not in name:
         _check_name(name)
         return application(name)
     try:
         found = find(name)
-    except Unusable as error:
+    except ValueError as error:
         fail(f"{name}: {error}")
     if not isinstance(found, Application):
         hint = "see the end of bilevel examples reweighting --source"
@@ -92,13 +88,6 @@ def _check_name(name: str) -> None:
     if name not in MODULES:
         own = "; your own goes by module:APPLICATION" if name.endswith(".py") else ""
         fail(f"there is no example {name!r}: take one of {', '.join(MODULES)}{own}")
-
-
-def _file(name: str) -> Path:
-    import bilevel.applications
-
-    _check_name(name)
-    return Path(bilevel.applications.__file__).parent / f"{MODULES[name]}.py"
 
 
 def _run(chosen: Application, seeds: range, steps: int | None, out: Path, done: list[Outcome]) -> None:

@@ -26,14 +26,12 @@ def taken(folder: Path) -> Iterator[Path]:
             fix = "wait until it has ended, or name another folder with --out"
             raise ValueError(f"another bilevel is writing into {folder}: {fix}") from error
         except FileExistsError as error:
-            raise ValueError(
-                f"cannot write into {folder}, which is no folder: name another one with --out"
-            ) from error
+            fix = "which is no folder: name another one with --out"
+            raise ValueError(f"cannot write into {folder}, {fix}") from error
         except (OSError, ValueError) as error:  # ValueError: an impossible name
             reason = (error.strerror if isinstance(error, OSError) else None) or error
-            raise ValueError(
-                f"cannot write into {folder} ({reason}): name another folder with --out"
-            ) from error
+            fix = "name another folder with --out"
+            raise ValueError(f"cannot write into {folder} ({reason}): {fix}") from error
         yield folder
     finally:
         if lock is not None:

@@ -13,9 +13,8 @@ from rich.text import Text
 from bilevel.atomic_files import Unsaved
 from bilevel.cli.errors import UNSAVED, fail, say
 from bilevel.cli.folder import taken
-from bilevel.cli.progress import progress_bars
+from bilevel.cli.screen import print_table, progress_bars
 from bilevel.cli.signals import stoppable
-from bilevel.cli.tables import print_table
 
 FORMATS = ("png", "svg", "pdf")
 STYLES = {"holds": "green", "holds with a caveat": "yellow", "differs": "red", "not judged": "dim"}
@@ -29,25 +28,20 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for tables, figures and report.", show_default="results"),
+        Path | None, typer.Option(help="Folder for tables, figures and report.", show_default="results")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A shortened protocol, under 45 seconds.")] = False,
     seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", metavar="INTEGER", help="Number of seeds of the random experiments."),
+        str | None, typer.Option(metavar="INTEGER", help="Number of seeds of the random experiments.")
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Folder with the original data files.", show_default="bundled data"),
+        Path | None, typer.Option(help="Folder with the original data files.", show_default="bundled data")
     ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Load the original data into the cache.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Run experiments again that have results.")] = False,
-    format: Annotated[
-        list[str] | None, typer.Option("--format", help="Another format of the figures: pdf.")
-    ] = None,
+    format: Annotated[list[str] | None, typer.Option(help="Another format of the figures: pdf.")] = None,
 ) -> None:
     """Run the paper's experiments and write figures and a report into a folder.
 
@@ -55,7 +49,8 @@ def reproduce(
     """
     from bilevel.data import DataError
     from bilevel.lab.paper.experiment import Options
-    from bilevel.lab.paper.registry import chosen
+    from bilevel.lab.paper.manifest import examined
+    from bilevel.lab.paper.registry import EXPERIMENTS, chosen
     from bilevel.lab.paper.runner import prepare
 
     folder = out or (Path("results", "quick") if quick else Path("results"))
@@ -71,28 +66,20 @@ def reproduce(
                 _refuse_to_replace(jobs)
         except (ValueError, DataError, OSError) as error:
             fail(str(error))
+        for name, experiment in EXPERIMENTS.items():
+            if reason := examined(experiment, folder)[1]:
+                say(f"warning: {reason}; {name} counts as not run")
         console = Console()
-        _warn(folder)
         _perform(jobs, force, console)
         _conclude(jobs, folder, formats, console)
 
 
 def _refuse_to_replace(jobs: list[Any]) -> None:
-    """Raise if results of a short run would replace results of the full protocol."""
     if full := [job.experiment.name for job in jobs if job.shortens]:
         raise ValueError(
             f"{jobs[0].out} has {', '.join(full)} of the full protocol, which --quick would replace: "
             "name another folder with --out, or pass --force"
         )
-
-
-def _warn(folder: Path) -> None:
-    from bilevel.lab.paper.manifest import fault
-    from bilevel.lab.paper.registry import EXPERIMENTS
-
-    for name, experiment in EXPERIMENTS.items():
-        if reason := fault(experiment, folder):
-            say(f"warning: {reason}; {name} counts as not run")
 
 
 def _perform(jobs: list[Any], force: bool, console: Console) -> None:
@@ -133,8 +120,8 @@ def _perform(jobs: list[Any], force: bool, console: Console) -> None:
 def _conclude(jobs: list[Any], folder: Path, formats: tuple[str, ...], console: Console) -> None:
     """Write the report, and print its verdicts even if it cannot be written."""
     from bilevel.lab.paper.claims import judge
+    from bilevel.lab.paper.registry import read_results
     from bilevel.lab.paper.report import write_report
-    from bilevel.lab.paper.results import read_results
 
     unsaved = None
     try:
@@ -177,7 +164,6 @@ def _count(text: str | None) -> int | None:
 
 
 def _formats(wanted: list[str]) -> tuple[str, ...]:
-    for name in wanted:
-        if name not in FORMATS:
-            raise ValueError(f"--format must be one of {', '.join(FORMATS)}, not {name!r}")
+    if unknown := [name for name in wanted if name not in FORMATS]:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}, not {unknown[0]!r}")
     return tuple(dict.fromkeys(["png", "svg", *wanted]))

@@ -12,14 +12,13 @@ from bilevel.namespaces import lazy_names
 
 if TYPE_CHECKING:
     from bilevel.plot.bounds import certificate as certificate
-    from bilevel.plot.curves import hyperparameters as hyperparameters, trace as trace
-    from bilevel.plot.runs import sweep as sweep
+    from bilevel.plot.curves import hyperparameters as hyperparameters, sweep as sweep, trace as trace
     from bilevel.plot.spread import weights as weights
 else:
     _HOMES = {
         "certificate": "bilevel.plot.bounds",
         "hyperparameters": "bilevel.plot.curves",
-        "sweep": "bilevel.plot.runs",
+        "sweep": "bilevel.plot.curves",
         "trace": "bilevel.plot.curves",
         "weights": "bilevel.plot.spread",
     }

@@ -50,16 +50,15 @@ def certificate(
     numbers = dict(gap=gap, y_error=y_error, v_error=v_error, beta=beta)
     for name, value in numbers.items():
         if value is not None and as_number(value) is None:
-            raise ValueError(
-                f"{name} must be one number, not {shown(value)}: draw several into the same axes"
-            )
+            fix = "draw several into the same axes"
+            raise ValueError(f"{name} must be one number, not {shown(value)}: {fix}")
     bounds = {name: np.broadcast_to(one.bound(at, **numbers), at.shape) for name, one in several.items()}
     for name, bound in bounds.items():
         if not np.isfinite(bound).any():
             start = ", ".join(f"{key}={shown(value)}" for key, value in numbers.items())
+            most, fix = float(several[name].beta_max), "leave beta out, or pass smaller numbers"
             raise ValueError(
-                f"nothing is certified by {name!r} with {start}: its beta_max is {float(several[name].beta_max):.3g}; "
-                "leave beta out, or pass smaller numbers"
+                f"nothing is certified by {name!r} with {start}: its beta_max is {most:.3g}; {fix}"
             )
     mean = None if measured is None else _running_mean(measured)
     with look():
@@ -78,8 +77,6 @@ def certificate(
 def _running_mean(measured: Any) -> np.ndarray:
     norms = as_numbers(measured)
     if norms is None or norms.ndim != 1 or not norms.size or not (norms >= 0).all():
-        raise ValueError(
-            f"measured must be an array with ‖∇Φ(x_k)‖ of every step, not {shown(measured)}: pass e.g. "
-            'result.trace["hypergradient_norm"]'
-        )
+        what = "measured must be an array with ‖∇Φ(x_k)‖ of every step"
+        raise ValueError(f'{what}, not {shown(measured)}: pass e.g. result.trace["hypergradient_norm"]')
     return np.cumsum(norms**2) / np.arange(1, len(norms) + 1)

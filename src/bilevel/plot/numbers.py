@@ -11,6 +11,8 @@ from bilevel.checks import check_callable
 from bilevel.loop.columns import is_real
 from bilevel.words import shown
 
+HUGE = 1e100  # matplotlib overflows near this
+
 
 def as_numbers(value: Any) -> np.ndarray | None:
     """Return an array of floats, or None for other values than real numbers."""
@@ -41,9 +43,8 @@ def transformed(transform: Callable[[Any], Any] | None, values: Any, what: str, 
     try:
         return transform(values)
     except Exception as error:
-        raise ValueError(
-            f"transform raises {type(error).__name__} ({error}): it is given {what}, so pass e.g. {example}"
-        ) from error
+        fix = f"it is given {what}, so pass e.g. {example}"
+        raise ValueError(f"transform raises {type(error).__name__} ({error}): {fix}") from error
 
 
 def check_names(names: Any, count: int, what: str) -> list[str]:

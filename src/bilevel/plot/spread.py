@@ -8,12 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from bilevel.loop.result import Result
-from bilevel.plot.numbers import leaves, transformed
+from bilevel.plot.numbers import HUGE, leaves, transformed
 from bilevel.plot.style import COLORS, look, panel
 from bilevel.words import shown
 
 BINS = 40
-HUGE = 1e100  # matplotlib overflows near this
 
 
 def weights(
@@ -33,10 +32,8 @@ def weights(
     flat = _flat(values, transform)
     kinds = np.zeros(flat.size, int) if groups is None else _kinds(groups)
     if kinds.size != flat.size:
-        raise ValueError(
-            f"groups must be words or numbers, one for each of {flat.size} weights, not {shown(groups)}: pass e.g. "
-            'np.where(flipped, "wrong", "right")'
-        )
+        what = f"groups must be words or numbers, one for each of {flat.size} weights"
+        raise ValueError(f'{what}, not {shown(groups)}: pass e.g. np.where(flipped, "wrong", "right")')
     names = np.unique(kinds)
     if len(names) > len(COLORS):
         limit = f"of which {len(COLORS)} can be told apart"
@@ -48,8 +45,7 @@ def weights(
             mine = flat[kinds == name]
             label = None if groups is None else f"{name} ({mine.size:,})"
             one.hist(mine, edges.tolist(), color=COLORS[i], alpha=0.6, label=label)
-        one.set_xlabel("weight")
-        one.set_ylabel("examples")
+        one.set(xlabel="weight", ylabel="examples")
         one.yaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
         if groups is not None:
             one.legend()
@@ -60,9 +56,8 @@ def _edges(flat: np.ndarray) -> np.ndarray:
     """Return the edges of the bins, with room around weights that differ only by rounding."""
     low, high = flat.min(), flat.max()
     if max(-low, high) > HUGE:
-        raise ValueError(
-            f"values reach from {low:.3g} to {high:.3g}, which is too far to draw: leave some out"
-        )
+        fix = "which is too far to draw: leave some out"
+        raise ValueError(f"values reach from {low:.3g} to {high:.3g}, {fix}")
     rounding = 1e-9 * max(-low, high)
     room = 0.0 if high - low > rounding else max(rounding, 0.5)
     return np.linspace(low - room, high + room, BINS + 1)

@@ -62,9 +62,8 @@ def panels(ax: Any, count: int) -> list[Axes]:
     several = ax.flat if isinstance(ax, np.ndarray) else ax
     given = list(several) if isinstance(ax, np.ndarray | list | tuple) else [ax]
     if not given or not all(isinstance(one, Axes) for one in given):
-        raise TypeError(
-            f"ax must be axes of matplotlib, not {shown(ax)}: pass e.g. plt.gca(), or leave it out"
-        )
+        fix = "pass e.g. plt.gca(), or leave it out"
+        raise TypeError(f"ax must be axes of matplotlib, not {shown(ax)}: {fix}")
     if any(one.figure is None for one in given):
         raise ValueError("ax was removed from its figure: pass axes that are in one, or leave it out")
     if len(given) != count:

@@ -5,7 +5,7 @@ import pytest
 
 from bilevel.lab.paper.claims import QUESTIONS, Verdict, aid, itd, judge, real
 from bilevel.lab.paper.fig3_features import MAIN
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 from bilevel.lab.paper.tables import Table
 
 KAPPA = np.array([2.0, 4.0, 8.0])

@@ -6,9 +6,11 @@ import pytest
 
 from bilevel import theory
 from bilevel.lab.paper import table1
-from bilevel.lab.paper.quadratic_runs import aid_norms, itd_norms, means, start
+from bilevel.lab.paper.quadratic_runs import means, squared_norms, start
 from bilevel.lab.paper.tables import as_csv, select
 from bilevel.problems.two_dimensional import Quadratic
+from bilevel.solvers.algorithms.aid import aid
+from bilevel.solvers.algorithms.itd import itd
 
 MU, M = 0.1, 0.1
 
@@ -31,7 +33,8 @@ def aid_by_hand(L: float, alpha: float, eta: float, beta: float, steps: int) -> 
 def test_aid_runs_follow_algorithm_1_for_every_lane():
     L = np.array([0.2, 0.5])
     sizes = np.array([6.0, 2.0]), np.array([3.0, 1.0]), np.array([0.05, 0.01])
-    norms = aid_norms(MU, jnp.asarray(L), M, *map(jnp.asarray, sizes), steps=50)
+    options = dict(zip(("inner", "adjoint", "outer"), map(jnp.asarray, sizes), strict=True))
+    norms = squared_norms(aid, MU, jnp.asarray(L), M, options, steps=50)
     by_hand = [aid_by_hand(*lane, steps=50) for lane in zip(L, *sizes, strict=True)]
     np.testing.assert_allclose(norms, by_hand, rtol=1e-12)
 
@@ -40,9 +43,9 @@ def test_aid_runs_follow_algorithm_1_for_every_lane():
 def test_itd_runs_end_at_the_closed_form():
     kappa = np.array([2.0, 5.0, 10.0])
     L = jnp.asarray(kappa * MU)
-    norms = itd_norms(MU, L, M, 1 / L, 1 / L, steps=500)
+    norms = squared_norms(itd, MU, L, M, {"inner": 1 / L, "outer": 1 / L}, steps=500)
     np.testing.assert_allclose(norms[:, -1], M**2 * (kappa - 1) ** 2, rtol=1e-8)
-    norms = itd_norms(MU, L, M, 2 / (L + MU), 1 / L, steps=500)
+    norms = squared_norms(itd, MU, L, M, {"inner": 2 / (L + MU), "outer": 1 / L}, steps=500)
     np.testing.assert_allclose(norms[:, -1], with_the_longer_step(kappa), rtol=1e-8)
 
 

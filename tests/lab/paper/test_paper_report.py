@@ -8,10 +8,9 @@ import pytest
 
 from bilevel.lab.paper import manifest
 from bilevel.lab.paper.claims import QUESTIONS
-from bilevel.lab.paper.registry import EXPERIMENTS
+from bilevel.lab.paper.registry import EXPERIMENTS, read_results
 from bilevel.lab.paper.report import write_report
 from bilevel.lab.paper.report.content import CAPTIONS
-from bilevel.lab.paper.results import read_results
 
 pytestmark = pytest.mark.slow
 

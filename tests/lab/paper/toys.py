@@ -29,6 +29,6 @@ def play() -> dict[str, Experiment]:
     registry.EXPERIMENTS.clear()
     registry.EXPERIMENTS |= {"one": toy("one", 1.0), "two": toy("two", 2.0)}
     registry.GROUPS["all"] = ("one", "two")
-    DRAWINGS["one"] = lambda results: {"one_left": Figure(figsize=(1, 1))}
+    DRAWINGS["one"] = {"one_left": lambda results: Figure(figsize=(1, 1))}
     CAPTIONS["one_left"] = "Nothing."
     return registry.EXPERIMENTS

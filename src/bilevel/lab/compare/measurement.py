@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,6 @@ from bilevel.lab.compare.methods import Method
 from bilevel.lab.compare.tasks import Task
 from bilevel.loop.data.streams import as_stream
 from bilevel.loop.program import program_of
-from bilevel.loop.scan import Record
 from bilevel.loop.state import RunState, start
 from bilevel.solvers.base import Info, Solver
 from bilevel.types import PyTree
@@ -44,17 +44,17 @@ class Curve(NamedTuple):
 
 def measure(method: Method, task: Task) -> Curve:
     """Measure the method at the outer step size of the task's grid that ends with the smallest value."""
-    judge = jax.jit(task.measure)
+    compiled = jax.jit(task.measure)
+    judge = lambda x: _finite(compiled(x))
+    data = method.data(task.instance.data)
+    loop_at = lambda rate: Loop(solver_of(method, task, rate), task, data, len(cost))
     rate = task.rates[len(task.rates) // 2]
     cost = costs(method, task, rate)
     if len(task.rates) > 1:
-        final = {
-            rate: _finite(judge(_loop(method, task, rate, len(cost)).end(len(cost)).x)) for rate in task.rates
-        }
-        rate = min(final, key=lambda rate: final[rate])
+        rate = min(task.rates, key=lambda rate: judge(loop_at(rate).end(len(cost)).x))
         cost = costs(method, task, rate) if method.varies else cost
 
-    loop = _loop(method, task, rate, len(cost))
+    loop = loop_at(rate)
     # On small problems a call costs more than its steps, so its cost is counted once.
     _, call = loop.timed(loop.start, 0, task.repeats)
     points, at, seconds, begun = [], loop.start, call, 0
@@ -62,7 +62,7 @@ def measure(method: Method, task: Task) -> Curve:
         at, took = loop.timed(at, end - begun, task.repeats)
         seconds, begun = seconds + max(took - call, 0.0), end
         gradients, products = map(int, cost[end - 1])
-        points.append(Point(end, gradients, products, seconds, _finite(judge(at.x))))
+        points.append(Point(end, gradients, products, seconds, judge(at.x)))
     return Curve(method, rate, points)
 
 
@@ -74,14 +74,15 @@ def costs(method: Method, task: Task, rate: float) -> np.ndarray:
         calls = oracle_calls(solver, start(solver, instance.x0, instance.y0, data), data)
         one = np.array([calls.Gc, calls.Mv])
         return one * np.arange(1, 1 + max(1, task.calls // one.sum()))[:, None]
-    loop = Loop(Counted(solver.problem, solver), task, method.data(instance.data), task.calls, record_calls)
+    loop = Loop(Counted(solver.problem, solver), task, method.data(instance.data), task.calls)
     at, paid = loop.start, np.zeros((1, 2), int)
     while (left := task.calls - paid[-1].sum()) > 0:
         steps = len(paid) - 1
         at_this_price = math.ceil(left * max(steps, 1) / max(paid[-1].sum(), 1))
         at, filled = loop.advance(at, max(1, min(steps, at_this_price)))
         columns = lambda rows, count: np.stack([rows["gradients"][:count], rows["products"][:count]], axis=1)
-        paid = np.concatenate([paid, *(columns(*part) for part in filled)])
+        spent = np.concatenate([columns(*part) for part in filled])
+        paid = np.concatenate([paid, paid[-1] + np.cumsum(spent, axis=0)])
     return paid[1:]
 
 
@@ -93,13 +94,10 @@ def solver_of(method: Method, task: Task, rate: float) -> Solver:
 
 
 class Loop:
-    """Compiled loop under `bl.run`, without the part on the host.
+    """Compiled loop under `bl.run`, without the part on the host: one program for all step sizes and lengths."""
 
-    One program serves all step sizes and lengths.
-    """
-
-    def __init__(self, solver: Solver, task: Task, data: Any, steps: int, record: Record | None = None):
-        self.program, self.leaves = program_of(solver, record)
+    def __init__(self, solver: Solver, task: Task, data: Any, steps: int):
+        self.program, self.leaves = program_of(solver, None)
         self.stream = as_stream(data)
         x0, y0 = task.instance.x0, task.instance.y0
         self.start = self.program.start(self.leaves, x0, y0, self.stream, np.uint32(0), None)
@@ -128,27 +126,8 @@ class Loop:
         return after, min(seconds)
 
 
-class CountedState(NamedTuple):
-    """Solver's state, and the oracle calls so far."""
-
-    own: Any
-    gradients: Any  # Gc
-    products: Any  # Mv
-
-    @property
-    def x(self) -> PyTree:
-        return self.own.x
-
-    @property
-    def y(self) -> PyTree:
-        return self.own.y
-
-
 class Counted(Solver):
-    """Wrapper of `solver`, bit for bit equal, that adds up the oracle calls in its state.
-
-    It is for steps that do not all cost the same.
-    """
+    """Wrapper of `solver`, bit for bit equal, whose metrics are the oracle calls of the step; they are traced."""
 
     solver: Solver
 
@@ -156,33 +135,22 @@ class Counted(Solver):
     def draws(self) -> int:
         return self.solver.draws
 
-    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> CountedState:
-        return CountedState(self.solver.init(x0, y0, batch), jnp.int32(0), jnp.int32(0))
+    def init(self, x0: PyTree, y0: PyTree, batch: Any = None) -> Any:
+        return self.solver.init(x0, y0, batch)
 
-    def step(self, state: CountedState, batch: Any = None) -> tuple[CountedState, Info]:
-        own, info, calls = counted_step(self.solver)(state.own, batch)
-        add = lambda total, more: total + jnp.asarray(more, jnp.int32)
-        return CountedState(own, add(state.gradients, calls.Gc), add(state.products, calls.Mv)), info
-
-
-def record_calls(state: CountedState, info: Info) -> dict[str, Any]:
-    """Record the calls made by the end of every step."""
-    return {"gradients": state.gradients, "products": state.products}
+    def step(self, state: Any, batch: Any = None) -> tuple[Any, Info]:
+        state, info, calls = counted_step(self.solver)(state, batch)
+        counts = {"gradients": jnp.asarray(calls.Gc, jnp.int32), "products": jnp.asarray(calls.Mv, jnp.int32)}
+        return state, replace(info, metrics=counts)
 
 
 def checkpoints(steps: int, per_octave: int) -> Iterator[int]:
-    count, ratio = 1.0, 2 ** (1 / per_octave)
-    last = 0
+    count, ratio, last = 1.0, 2 ** (1 / per_octave), 0
     while count < steps:
         if round(count) > last:
-            last = round(count)
-            yield last
+            yield (last := round(count))
         count *= ratio
     yield steps
-
-
-def _loop(method: Method, task: Task, rate: float, steps: int) -> Loop:
-    return Loop(solver_of(method, task, rate), task, method.data(task.instance.data), steps)
 
 
 def _finite(value: Any) -> float:

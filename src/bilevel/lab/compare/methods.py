@@ -36,14 +36,11 @@ def growing(k: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Method of the comparison.
-
-    `make(problem, L, outer)` builds the solver; `outer` is a step size or an optax rule.
-    """
+    """Method of the comparison."""
 
     name: str
     family: str
-    make: Callable[[Problem, float, Any], Solver]
+    make: Callable[[Problem, float, Any], Solver]  # of problem, L and outer: a step size or an optax rule
     varies: bool = False  # the cost of a step depends on the run
     small_x: bool = False  # carries a copy of y for every entry of x
     quick: bool = False  # represents its family in a quick comparison

@@ -1,5 +1,6 @@
 """Figure of the comparison: a column per task, oracle calls above, seconds below."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from bilevel.plot.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 HUES: dict[str, str] = dict(zip(FAMILIES, (BLUE, VERMILION, GREEN, PURPLE, BLACK, ORANGE), strict=True))
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+SETTINGS: Any = {"font.size": 9, "axes.grid": True, "grid.color": "#e4e4e4", "svg.hashsalt": "bilevel"}
+SETTINGS |= {"text.parse_math": False}  # a name with a dollar sign is a name
 FLOOR = 1e-12  # below that, ‖∇Φ‖ is rounding
 LEGEND_ROWS = 5
 PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
@@ -27,11 +30,18 @@ PANEL, LEGEND_COLUMN = 5.0, 2.3  # inches
 
 def looks(methods: list[Method]) -> dict[str, dict[str, Any]]:
     """Return the line style of every method: fixed for ours, in order for others."""
-    own, styles = {method.name for method in METHODS}, {}
-    for family in dict.fromkeys(map(family_of, [*METHODS, *methods])):
-        others = [m for m in methods if family_of(m) == family and m.name not in own]
-        members = [*(m for m in METHODS if m.family == family), *others]
-        styles |= {member.name: _style(HUES[family], place) for place, member in enumerate(members)}
+    styles, drawn = {}, Counter[str]()
+    for name, family in {method.name: family_of(method) for method in [*METHODS, *methods]}.items():
+        hue, place = HUES[family], drawn[family]
+        styles[name] = {
+            "color": hue,
+            "linestyle": DASHES[place % len(DASHES)],
+            "marker": MARKERS[place % len(MARKERS)],
+            "markersize": 4.5,
+            "markerfacecolor": hue if place < len(DASHES) else "white",
+            "linewidth": 1.3,
+        }
+        drawn[family] += 1
     return {method.name: styles[method.name] for method in methods}
 
 
@@ -40,29 +50,11 @@ def family_of(method: Method) -> str:
     return method.family if method.family in FAMILIES else YOURS
 
 
-def _style(hue: str, place: int) -> dict[str, Any]:
-    return {
-        "color": hue,
-        "linestyle": DASHES[place % len(DASHES)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "markersize": 4.5,
-        "markerfacecolor": hue if place < len(DASHES) else "white",
-        "linewidth": 1.3,
-    }
-
-
 def draw(results: dict[str, tuple[Task, list[Curve]]]) -> Figure:
-    with mpl.rc_context(
-        {
-            "font.size": 9,
-            "axes.grid": True,
-            "grid.color": "#e4e4e4",
-            "svg.hashsalt": "bilevel",
-            "text.parse_math": False,  # a name with a dollar sign is a name
-        }
-    ):
-        methods = {curve.method.name: curve.method for _, curves in results.values() for curve in curves}
-        styles, columns = looks(list(methods.values())), _columns(list(methods.values()))
+    with mpl.rc_context(SETTINGS):
+        named = {curve.method.name: curve.method for _, curves in results.values() for curve in curves}
+        methods = list(named.values())
+        styles, columns = looks(methods), _columns(methods)
         width = max(PANEL * len(results), LEGEND_COLUMN * len(columns)) + 0.6
         figure = Figure(figsize=(width, 9.6), layout="constrained")
         panels = figure.subplots(2, len(results), squeeze=False)
@@ -82,29 +74,25 @@ def _panel(
     axes: Axes, task: Task, curves: list[Curve], styles: dict[str, dict[str, Any]], against: str, label: str
 ) -> None:
     for curve in curves:
-        shown = _worth_showing(curve, FLOOR if task.x64 else 0.0)
+        shown = _worth_showing(curve.points, FLOOR if task.x64 else 0.0)
         at, values = [getattr(p, against) for p in shown], [p.value for p in shown]
         axes.plot(at, values, markevery=max(1, len(shown) // 6), **styles[curve.method.name])
         if shown and not np.isfinite(curve.points[-1].value):
             axes.plot(at[-1:], values[-1:], "x", color="#b00020", markersize=9, markeredgewidth=2, zorder=5)
-            axes.annotate(
-                f"{curve.method.name} diverges", (at[-1], values[-1]), (6, 4), textcoords="offset points"
-            )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+            end, text = (at[-1], values[-1]), f"{curve.method.name} diverges"
+            axes.annotate(text, end, (6, 4), textcoords="offset points")
+    axes.set(xscale="log", yscale="log", xlabel=label, ylabel=task.label)
     axes.xaxis.set_minor_formatter(NullFormatter())  # labels between decades would overlap
     if not task.x64:  # less than a decade: plain numbers at the ticks
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}"))
-    axes.set_xlabel(label)
-    axes.set_ylabel(task.label)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _worth_showing(curve: Curve, floor: float) -> list[Point]:
+def _worth_showing(points: list[Point], floor: float) -> list[Point]:
     """Return the points while they are finite, up to the first at the floor."""
     shown = []
-    for point in curve.points:
+    for point in points:
         if not np.isfinite(point.value):
             break
         shown.append(point._replace(value=max(point.value, floor)))

@@ -1,4 +1,4 @@
-"""Loader of a user's method or task, given on the command line as `module:name`."""
+"""Loader of a user's method or task, given on the command line as `module:name`. All errors are one line."""
 
 import importlib
 import inspect
@@ -16,17 +16,13 @@ from bilevel.loop.state import start
 from bilevel.problems import Instance
 
 
-class Unusable(ValueError):
-    """Error for an object that does not exist or has the wrong type; the message is one line."""
-
-
 def your_method(address: str) -> Method:
     """Return the `Method`, or make one from a function `(problem, L, outer) -> solver`."""
     found = find(address)
     if isinstance(found, Method):
         return found
     if not callable(found) or not _takes(found, 3):
-        raise Unusable(
+        raise ValueError(
             f"{_kind(found)} is not a method: name a bilevel.lab.compare.Method, "
             "or a function of (problem, L, outer) that returns a solver"
         )
@@ -41,7 +37,7 @@ def check_method(method: Method, task: Task) -> None:
         data = method.data(task.instance.data)
         jax.eval_shape(lambda: start(solver, task.instance.x0, task.instance.y0, data))
     except Exception as error:
-        raise Unusable(f"{method.name} does not suit the task {task.name}: {_said(error)}") from error
+        raise ValueError(f"{method.name} does not suit the task {task.name}: {_said(error)}") from error
 
 
 def your_task(address: str, quick: bool) -> Task:
@@ -51,12 +47,12 @@ def your_task(address: str, quick: bool) -> Task:
         try:
             found = found() if _takes(found, 0) else found(quick)
         except Exception as error:
-            raise Unusable(f"it failed: {_said(error)}") from error
+            raise ValueError(f"it failed: {_said(error)}") from error
     if isinstance(found, Task):
         return found
     if isinstance(found, Instance):
         return task_of(found, quick)
-    raise Unusable(
+    raise ValueError(
         f"{_kind(found)} is not a task: name a bilevel.problems.Instance, a bilevel.lab.compare.Task, "
         "or a function that makes one"
     )
@@ -66,16 +62,12 @@ def find(address: str) -> Any:
     """Return the object `module:name`. Search the module first in the current folder."""
     module, _, name = address.partition(":")
     if not module or not name:
-        raise Unusable("not of the form module:name, such as mine:solver")
+        raise ValueError("not of the form module:name, such as mine:solver")
     found = _imported(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            has = (
-                [each for each in vars(found) if not each.startswith("_")]
-                if hasattr(found, "__dict__")
-                else []
-            )
-            raise Unusable(f"{module} has no {name!r}" + (f": it has {', '.join(has)}" if has else ""))
+            has = [each for each in getattr(found, "__dict__", ()) if not each.startswith("_")]
+            raise ValueError(f"{module} has no {name!r}" + (f": it has {', '.join(has)}" if has else ""))
         found = getattr(found, part)
     return found
 
@@ -88,16 +80,14 @@ def _imported(module: str) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
-            raise Unusable(
-                f"there is no module {module!r} in {here} or where Python looks for modules"
-            ) from error
-        raise Unusable(f"importing {module} failed: {_said(error)}") from error
+            where = f"in {here} or where Python looks for modules"
+            raise ValueError(f"there is no module {module!r} {where}") from error
+        raise ValueError(f"importing {module} failed: {_said(error)}") from error
     finally:
         sys.path.remove(here)
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Return whether it can be called with so many positional arguments."""
     try:
         inspect.signature(function).bind(*range(count))
     except (TypeError, ValueError):

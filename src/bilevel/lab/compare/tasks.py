@@ -70,27 +70,20 @@ def quadratic_task(quick: bool) -> Task:
 
 
 def ridge_task(quick: bool) -> Task:
-    return Task(
-        ridge_logistic(features=20, train=200, valid=200).instance(),
-        title="(b) ridge-logistic, one strength a feature",
-        rates=grid(64.0, quick),
-        calls=2_000 if quick else 10_000,
-        per_octave=2,
-    )
+    instance = ridge_logistic(features=20, train=200, valid=200).instance()
+    title, calls = "(b) ridge-logistic, one strength a feature", 2_000 if quick else 10_000
+    return Task(instance, title, grid(64.0, quick), calls, per_octave=2)
 
 
 def reweighting_task(quick: bool) -> Task:
     rows, training_steps = (400, 60) if quick else (1_000, 150)
     train, valid = mnist().train.split(rows, rows // 2, seed=0)
     noisy, _ = corrupt_labels(train.targets, 0.2, classes=10, seed=1)
+    given = Examples(_coarse(train.inputs), jnp.asarray(noisy))
+    trusted = Examples(_coarse(valid.inputs), jnp.asarray(valid.targets))
+    y0 = jax.tree.map(jnp.asarray, initial_mlp(196, 64, 10, seed=2))
     return Task(
-        data_reweighting(
-            Examples(_coarse(train.inputs), jnp.asarray(noisy)),
-            Examples(_coarse(valid.inputs), jnp.asarray(valid.targets)),
-            jax.tree.map(jnp.asarray, initial_mlp(196, 64, 10, seed=2)),
-            L=2.0,  # inner steps of 0.5
-            training_steps=training_steps,
-        ),
+        data_reweighting(given, trusted, y0, L=2.0, training_steps=training_steps),  # inner steps of 0.5
         title="(c) MNIST reweighting, 20 % wrong labels",
         rates=(0.1,),
         calls=400 if quick else 2_000,
@@ -102,13 +95,8 @@ def reweighting_task(quick: bool) -> Task:
 
 def task_of(instance: Instance, quick: bool) -> Task:
     """Return a task for a user's instance, with the quadratic's settings, which follow from L."""
-    return Task(
-        instance,
-        title=instance.name,
-        rates=grid(16 / instance.L, quick),
-        calls=3_000 if quick else 30_000,
-        per_octave=2,
-    )
+    calls = 3_000 if quick else 30_000
+    return Task(instance, instance.name, grid(16 / instance.L, quick), calls, per_octave=2)
 
 
 def grid(largest: float, quick: bool) -> tuple[float, ...]:

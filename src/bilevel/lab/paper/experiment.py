@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from bilevel.data import Examples, Mnist
 from bilevel.data.directories import Directory
 from bilevel.lab.paper.tables import Table
 
@@ -13,14 +14,6 @@ class Report(Protocol):
     """Report the progress of an experiment, from 0 to 1, and its current task."""
 
     def __call__(self, done: float, doing: str = "") -> None: ...
-
-
-@runtime_checkable
-class Inputs(Protocol):
-    """Data read from files; `source` describes the files."""
-
-    @property
-    def source(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,4 +40,4 @@ class Experiment:
     tables: tuple[str, ...]
     settings: Callable[[Options], dict[str, Any]]
     run: Callable[[dict[str, Any], Any, Report], dict[str, Table]]
-    load: Callable[[Options], Inputs] | None = None
+    load: Callable[[Options], Examples | Mnist] | None = None

@@ -6,7 +6,6 @@ that at κ = 20 the run has hardly left x₀. Both kinds of run are in the table
 is 1/L in every analysis except `star`; the limit for its α = 2/(L + μ) is measured as well.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -16,9 +15,10 @@ import numpy as np
 from bilevel import theory
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import scale
-from bilevel.lab.paper.quadratic_runs import PROTOCOL, certified, columns, itd_norms, means, start
+from bilevel.lab.paper.quadratic_runs import PROTOCOL, Case, Start, certified, norms_of, over_kappa
 from bilevel.lab.paper.tables import Table
 from bilevel.problems.two_dimensional import Quadratic
+from bilevel.solvers.algorithms.itd import itd
 
 TARGETS = {"measured_limit": 0.32, "lower_bound": 0.39, "lower_bound_strict": np.nan}  # the paper's factors
 
@@ -31,53 +31,35 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
     with jax.enable_x64(True):
         report(0.0, "certificates")
         kappas = np.asarray(settings["kappas"])
-        cases = certified(certify, kappas, settings)
-        L = kappas * settings["mu"]
-        to_the_end = [{"alpha": alpha, "beta": 1 / L} for alpha in inner_steps(kappas, settings).values()]
+        cases = certified("ITD", case, kappas, settings)
+        beta = 1 / (kappas * settings["mu"])
+        to_the_end = [{"alpha": alpha, "beta": beta} for alpha in inner_steps(kappas, settings).values()]
         runs = [*cases, *to_the_end]
         report(0.2, f"{len(runs) * len(kappas)} runs of {settings['steps']:,} steps in one call")
-        sizes = [np.concatenate([one[name] for one in runs]) for name in ("alpha", "beta")]
-        lanes = map(jnp.asarray, (np.tile(L, len(runs)), settings["m"], *sizes))
-        norms = itd_norms(settings["mu"], *lanes, steps=settings["steps"])
-        norms = np.asarray(norms).reshape(len(runs), len(kappas), -1)
+        norms = norms_of(itd, runs, kappas, settings)
         limits = over_kappa_limits(norms[len(cases) :, :, -1], kappas, settings)
-        bounds = over_kappa(cases, norms[: len(cases)], kappas)
+        factors, products = scaled(cases, limits)
         report(1.0)
-        return {
-            "fig2_kappa.csv": bounds,
-            "fig2_limit.csv": limits | scaled(cases, limits),
-            "fig2_factors.csv": factors(cases, limits),
-        }
+        names = ("alpha", "beta", "bound", "inherent")
+        bounds = over_kappa(cases, norms[: len(cases)], kappas, *names)
+        return {"fig2_kappa.csv": bounds, "fig2_limit.csv": limits | products, "fig2_factors.csv": factors}
 
 
-def certify(M: float, kappas: np.ndarray, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every analysis' step sizes for every κ, its bound after K steps and its inherent error; y₀ = y*(x₀)."""
-    L, K = kappas * settings["mu"], settings["steps"]
-    gap = start(settings["mu"], L, settings["m"]).gap
-    analyses = theory.analyses(theory.Constants(settings["mu"], L, M, settings["rho"]), "ITD")
-    for name, certificate in analyses.items():
-        beta = certificate.best_beta(K, gap)
-        yield {
-            "analysis": name,
-            "alpha": certificate.alpha,
-            "beta": beta,
-            "bound": certificate.bound(K, gap, beta=beta),
-            "inherent": certificate.inherent_error,
-        }
+def case(certificate: theory.Certificate, begin: Start, L: np.ndarray, steps: int) -> Case:
+    """Return the step sizes for every κ, the bound after all steps and the inherent error; y₀ = y*(x₀)."""
+    beta = certificate.best_beta(steps, begin.gap)
+    return {
+        "alpha": certificate.alpha,
+        "beta": beta,
+        "bound": certificate.bound(steps, begin.gap, beta=beta),
+        "inherent": certificate.inherent_error,
+    }
 
 
 def inner_steps(kappas: np.ndarray, settings: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return the inner step sizes whose limits are measured, by the suffix of their columns."""
     L = kappas * settings["mu"]
     return {"": 1 / L, "_star": 2 / (L + settings["mu"])}
-
-
-def over_kappa(cases: list[dict[str, Any]], norms: np.ndarray, kappas: np.ndarray) -> Table:
-    """Return one row for each (M, analysis, κ): the bound, its inherent part, and the result of its run."""
-    return columns(cases, kappas, "alpha", "beta", "bound", "inherent") | {
-        "measured": means(norms)[..., -1].ravel(),
-        "last": norms[..., -1].ravel(),
-    }
 
 
 def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, Any]) -> Table:
@@ -96,28 +78,15 @@ def over_kappa_limits(last: np.ndarray, kappas: np.ndarray, settings: dict[str, 
     return {"kappa": kappas, **ends, "lower_bound": lower.value, "lower_bound_strict": lower.strict}
 
 
-def factors(cases: list[dict[str, Any]], limits: Table) -> Table:
-    """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1)."""
-    bound = _paper_inherent(cases)
-    fits = [scale(bound, limits[curve]) for curve in TARGETS]
-    fitted = {name: [getattr(fit, name) for fit in fits] for name in ("factor", "low", "high")}
-    return {"curve": list(TARGETS), **fitted, "paper_factor": list(TARGETS.values())}
+def scaled(cases: list[Case], limits: Table) -> tuple[Table, Table]:
+    """Return the factor that puts Theorem 5.17's inherent error on each curve (M = 0.1), and its product with it."""
+    bound = next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
+    fits = {curve: scale(bound, limits[curve]) for curve in TARGETS}
+    fitted = {name: [getattr(fit, name) for fit in fits.values()] for name in ("factor", "low", "high")}
+    products = {f"scaled_to_{curve}": fit.factor * bound for curve, fit in fits.items()}
+    return {"curve": list(TARGETS), **fitted, "paper_factor": list(TARGETS.values())}, products
 
 
-def scaled(cases: list[dict[str, Any]], limits: Table) -> Table:
-    """Return Theorem 5.17's inherent error times the measured factors, for the right panel."""
-    bound = _paper_inherent(cases)
-    return {f"scaled_to_{curve}": scale(bound, limits[curve]).factor * bound for curve in TARGETS}
-
-
-def _paper_inherent(cases: list[dict[str, Any]]) -> np.ndarray:
-    return next(c["inherent"] for c in cases if (c["analysis"], c["M_is"]) == ("paper", "paper"))
-
-
-EXPERIMENT = Experiment(
-    name="fig2",
-    title="Figure 2: ITD, its inherent error bounded from both sides",
-    tables=("fig2_kappa.csv", "fig2_limit.csv", "fig2_factors.csv"),
-    settings=settings,
-    run=run,
-)
+TITLE = "Figure 2: ITD, its inherent error bounded from both sides"
+TABLES = ("fig2_kappa.csv", "fig2_limit.csv", "fig2_factors.csv")
+EXPERIMENT = Experiment("fig2", TITLE, TABLES, settings, run)

@@ -1,16 +1,9 @@
 """Figure 3, left: feature learning on space_ga with single-loop ITD; the growth of the mean of ‖∇Φ‖² with κ.
 
-The paper does not specify the ridge, the spectrum, the outer step and the κ grid. Our choices, with their
-reasons in docs/about/reproduction.md:
-
-* The ridge is μ = L/κ with L = 1 (the paper's convention), so the head's smallest curvature is μ at every
-  step.
-* The singular values of the *training* inputs are set so that the features' curvatures S run geometrically
-  from L − μ to μ. x₀ has orthonormal rows, so at x₀ the head problem has exactly the constants μ and L.
-* α = 1/L, and β = κ⁻³/L, the order of Theorem 5.17.
-* κ³ ≤ K, so that every run lasts at least 1/β steps.
-
-The exponent depends on these choices. The variants show by how much.
+The paper does not specify the ridge, the spectrum, the outer step and the κ grid. Our choices and their
+reasons are in docs/about/reproduction.md: the ridge μ = L/κ with L = 1; singular values of the *training*
+inputs with which the head problem at x₀ has exactly the constants μ and L; α = 1/L and β = κ⁻³/L, as in
+Theorem 5.17; κ³ ≤ K. The exponent depends on these choices. The variants show by how much.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +16,7 @@ from bilevel.batch import Batch
 from bilevel.data import Examples, space_ga, standardize
 from bilevel.lab.paper.experiment import Experiment, Options, Report
 from bilevel.lab.paper.fits import bootstrap_exponent, power_law
-from bilevel.lab.paper.tables import Table, select
+from bilevel.lab.paper.tables import Table, joined, select
 from bilevel.loop.hooks.base import Hook
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.status import check_status
@@ -32,12 +25,7 @@ from bilevel.problems.features import PROBLEM, compress, curvatures, feature_lea
 from bilevel.problems.instance import Instance
 from bilevel.solvers.algorithms.itd import itd
 
-L = 1.0
-TRAIN = VALID = 500
-WIDTH = 128
 STEPS = 10_000
-KAPPAS = np.geomspace(3, 20, 8)
-SEEDS = 10
 SEEDS_OF_VARIANTS = 4  # at most
 CHUNKS = 20  # parts of a run; each has one report of progress and one spectrum of the heads
 
@@ -59,19 +47,15 @@ VARIANTS = {
     "β = 1/100 for all κ": Variant(0.01, 0, "training"),
     "validation inputs rescaled too": Variant(1.0, 3, "both"),
 }
+KAPPAS, QUICK_KAPPAS = np.geomspace(3, 20, 8).tolist(), np.geomspace(3, 12, 5).tolist()
+PROTOCOL: dict[str, Any] = dict(L=1.0, train=500, valid=500, width=128, steps=STEPS, kappas=KAPPAS, seeds=10)
+PROTOCOL["variants"] = {name: list(variant) for name, variant in VARIANTS.items()}
+QUICK = dict(steps=2_000, kappas=QUICK_KAPPAS, seeds=3)
 
 
 def settings(options: Options) -> dict[str, Any]:
-    return {
-        "L": L,
-        "train": TRAIN,
-        "valid": VALID,
-        "width": WIDTH,
-        "steps": 2_000 if options.quick else STEPS,
-        "kappas": np.geomspace(3, 12, 5).tolist() if options.quick else KAPPAS.tolist(),
-        "seeds": options.seeds or (3 if options.quick else SEEDS),
-        "variants": {name: list(variant) for name, variant in VARIANTS.items()},
-    }
+    seeds = {"seeds": options.seeds} if options.seeds else {}
+    return PROTOCOL | (QUICK if options.quick else {}) | seeds
 
 
 def load(options: Options) -> Examples:
@@ -82,10 +66,8 @@ def run(settings: dict[str, Any], inputs: Examples, report: Report) -> dict[str,
     with jax.enable_x64(True):
         names, seeds, kappas = zip(*cases(settings), strict=True)
         variants = {name: Variant(*values) for name, values in settings["variants"].items()}
-        lanes = [
-            lane(inputs, kappa, seed, variants[name], settings)
-            for name, seed, kappa in zip(names, seeds, kappas, strict=True)
-        ]
+        each = zip(names, seeds, kappas, strict=True)
+        lanes = [lane(inputs, kappa, seed, variants[name], settings) for name, seed, kappa in each]
         report(0.0, f"{len(lanes)} runs of {settings['steps']:,} steps at once")
         runs = {"variant": names, "seed": seeds, "kappa": np.array(kappas)} | measure(lanes, settings, report)
         return {
@@ -115,7 +97,7 @@ def over_seeds(runs: Table, settings: dict[str, Any]) -> Table:
         range_ = {"mean": mean.mean(axis=0), "lowest": mean.min(axis=0), "highest": mean.max(axis=0)}
         part = {"variant": np.repeat(name, len(kappas)), "kappa": kappas} | range_
         parts.append(part | {"fit": fit.factor * kappas**fit.exponent})
-    return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+    return joined(parts)
 
 
 def exponents(runs: Table, settings: dict[str, Any]) -> Table:
@@ -128,9 +110,9 @@ def exponents(runs: Table, settings: dict[str, Any]) -> Table:
         low, high = bootstrap_exponent(kappas, mean, seed=0)
         exponent = power_law(kappas, mean.mean(axis=0)).exponent
         actual = power_law(grid("kappa_mean").mean(axis=0), mean.mean(axis=0)).exponent
-        rows.append((name, exponent, low, high, actual, len(mean)))
-    columns = ("variant", "exponent", "low", "high", "exponent_of_actual_kappa", "seeds")
-    return {column: [row[i] for row in rows] for i, column in enumerate(columns)}
+        row = {"variant": name, "exponent": exponent, "low": low, "high": high}
+        rows.append(row | {"exponent_of_actual_kappa": actual, "seeds": len(mean)})
+    return joined(rows)
 
 
 class Lane(NamedTuple):
@@ -209,11 +191,6 @@ class Heads(Hook):
         self.report(event.step / event.total, f"step {event.step:,}")
 
 
-EXPERIMENT = Experiment(
-    name="fig3-features",
-    title="Figure 3, left: feature learning on space_ga",
-    tables=("fig3_features.csv", "fig3_features_mean.csv", "fig3_exponents.csv"),
-    settings=settings,
-    run=run,
-    load=load,
-)
+TITLE = "Figure 3, left: feature learning on space_ga"
+TABLES = ("fig3_features.csv", "fig3_features_mean.csv", "fig3_exponents.csv")
+EXPERIMENT = Experiment("fig3-features", TITLE, TABLES, settings, run, load)

@@ -17,7 +17,7 @@ import optax
 
 from bilevel.data import Examples, Mnist, corrupt_labels, mnist
 from bilevel.lab.paper.experiment import Experiment, Options, Report
-from bilevel.lab.paper.tables import Table
+from bilevel.lab.paper.tables import Table, joined
 from bilevel.loop.hooks.event import Event
 from bilevel.loop.options import RunOptions
 from bilevel.loop.result import Result
@@ -35,6 +35,9 @@ HIDDEN, CLASSES = 256, 10
 STEPS, INNER, OUTER = 3_000, 5e-2, 1e-3
 USEFUL_STEPS, USEFUL_INNER, USEFUL_RATES = 300, 0.5, (0.01, 0.03, 0.1)
 SEEDS, SEEDS_OF_AID = 3, 1
+PROTOCOL: dict[str, Any] = dict(train=TRAIN, valid=VALID, held_out=HELD_OUT, wrong=WRONG, hidden=HIDDEN)
+PROTOCOL |= dict(steps=STEPS, inner=INNER, outer=OUTER, seeds={"ITD": SEEDS, "AID": SEEDS_OF_AID})
+PROTOCOL |= dict(useful_steps=USEFUL_STEPS, useful_inner=USEFUL_INNER, useful_rates=list(USEFUL_RATES))
 KEEP = 10  # every tenth validation loss goes into the table
 EVERY = 25  # steps between two progress reports
 TAIL = 0.1  # the plateau is the mean of the last tenth
@@ -42,20 +45,9 @@ TAIL = 0.1  # the plateau is the mean of the last tenth
 
 def settings(options: Options) -> dict[str, Any]:
     seeds = options.seeds or (1 if options.quick else SEEDS)
-    return {
-        "train": TRAIN,
-        "valid": VALID,
-        "held_out": HELD_OUT,
-        "wrong": WRONG,
-        "hidden": HIDDEN,
-        "steps": 100 if options.quick else STEPS,
-        "inner": INNER,
-        "outer": OUTER,
-        "seeds": {"ITD": seeds, "AID": min(seeds, SEEDS_OF_AID) if options.seeds is None else seeds},
-        "useful_steps": 60 if options.quick else USEFUL_STEPS,
-        "useful_inner": USEFUL_INNER,
-        "useful_rates": list(USEFUL_RATES[-1:] if options.quick else USEFUL_RATES),
-    }
+    of_aid = min(seeds, SEEDS_OF_AID) if options.seeds is None else seeds
+    quick = dict(steps=100, useful_steps=60, useful_rates=list(USEFUL_RATES[-1:])) if options.quick else {}
+    return PROTOCOL | quick | {"seeds": {"ITD": seeds, "AID": of_aid}}
 
 
 def load(options: Options) -> Mnist:
@@ -67,10 +59,12 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
     seeds = settings["seeds"]["ITD"]
     cases = [case(inputs, seed, settings) for seed in range(seeds)]
     curves, plateaus = [], []
-    for name, solver in {
-        "ITD": itd(PROBLEM, inner=settings["inner"], outer=settings["outer"]),
-        "AID": aid(PROBLEM, inner=settings["inner"], adjoint=settings["inner"], outer=settings["outer"]),
-    }.items():
+    inner, outer = settings["inner"], settings["outer"]
+    solvers = {
+        "ITD": itd(PROBLEM, inner=inner, outer=outer),
+        "AID": aid(PROBLEM, inner=inner, adjoint=inner, outer=outer),
+    }
+    for name, solver in solvers.items():
         for seed in range(settings["seeds"][name]):
             result = train(solver, cases[seed], settings["steps"], clock, f"{name}, seed {seed}", COST[name])
             curves.append(curve(name, seed, result))
@@ -78,9 +72,9 @@ def run(settings: dict[str, Any], inputs: Mnist, report: Report) -> dict[str, Ta
     useful, weights = useful_setting(cases, settings, clock)
     report(1.0)
     return {
-        "fig3_reweighting.csv": {k: np.concatenate([part[k] for part in curves]) for k in curves[0]},
-        "fig3_plateau.csv": {k: [row[k] for row in plateaus] for k in plateaus[0]},
-        "fig3_useful.csv": {k: [row[k] for row in useful] for k in useful[0]},
+        "fig3_reweighting.csv": joined(curves),
+        "fig3_plateau.csv": joined(plateaus),
+        "fig3_useful.csv": joined(useful),
         "fig3_weights.csv": histogram(weights, cases[0].wrong),
     }
 
@@ -98,21 +92,15 @@ class Case:
 def case(digits: Mnist, seed: int, settings: dict[str, Any]) -> Case:
     sizes = settings["train"], settings["valid"], settings["held_out"]
     train_, valid, held_out = digits.train.split(*sizes, seed=seed)
-    labels, wrong = corrupt_labels(
-        train_.targets, settings["wrong"], classes=CLASSES, seed=np.random.default_rng([seed, 1])
-    )
+    rng = np.random.default_rng([seed, 1])
+    labels, wrong = corrupt_labels(train_.targets, settings["wrong"], classes=CLASSES, seed=rng)
     # A pixel blank in all of these images has no gradient and no effect. Without it every loss stays as it is.
     inked = train_.inputs.any(axis=0) | valid.inputs.any(axis=0)
     y0 = initial_mlp(train_.inputs.shape[1], settings["hidden"], CLASSES, seed=[seed, 2])
     see = lambda examples, labels: Examples(jnp.asarray(examples.inputs[:, inked]), jnp.asarray(labels))
-    return Case(
-        instance=data_reweighting(
-            see(train_, labels), see(valid, valid.targets), y0._replace(W1=y0.W1[inked])
-        ),
-        wrong=wrong,
-        held_out=see(held_out, held_out.targets),
-        test=see(digits.test, digits.test.targets),
-    )
+    given, trusted = see(train_, labels), see(valid, valid.targets)
+    instance = data_reweighting(given, trusted, y0._replace(W1=y0.W1[inked]))
+    return Case(instance, wrong, see(held_out, held_out.targets), see(digits.test, digits.test.targets))
 
 
 def useful_setting(
@@ -148,27 +136,15 @@ def clean_only(case: Case) -> Case:
 
 def histogram(x: np.ndarray, wrong: np.ndarray) -> Table:
     """Return the numbers of training images with right and with wrong labels by weight."""
-    edges = np.linspace(0, 1, 21)
-    weights = weights_of(x)
-    return {
-        "from": edges[:-1],
-        "to": edges[1:],
-        "right_labels": np.histogram(weights[~wrong], edges)[0],
-        "wrong_labels": np.histogram(weights[wrong], edges)[0],
-    }
+    edges, weights = np.linspace(0, 1, 21), weights_of(x)
+    right, off = (np.histogram(weights[rows], edges)[0] for rows in (~wrong, wrong))
+    return {"from": edges[:-1], "to": edges[1:], "right_labels": right, "wrong_labels": off}
 
 
 def train(solver: Solver, case: Case, steps: int, clock: "Clock", label: str, cost: float) -> Result:
-    run, shown = case.instance, clock.of(label, cost)
-    return run_solver(
-        solver,
-        run.x0,
-        run.y0,
-        data=run.data,
-        steps=steps,
-        hooks=[shown],
-        options=RunOptions(every=min(EVERY, steps)),
-    ).check()
+    x0, y0, options = case.instance.x0, case.instance.y0, RunOptions(every=min(EVERY, steps))
+    more: dict[str, Any] = dict(data=case.instance.data, hooks=[clock.of(label, cost)], options=options)
+    return run_solver(solver, x0, y0, steps=steps, **more).check()
 
 
 def curve(method: str, seed: int, result: Result) -> Table:
@@ -184,27 +160,23 @@ def curve(method: str, seed: int, result: Result) -> Table:
 def plateau(result: Result) -> dict[str, float]:
     """Return the final validation loss, and its decrease over the last third."""
     loss = result.trace["outer_value"].astype(float)
-    tail = max(1, round(TAIL * len(loss)))
-    third = len(loss) - len(loss) // 3
-    return {
-        "plateau": float(loss[-tail:].mean()),
-        "lowest": float(loss.min()),
-        "fall_in_last_third": float(loss[third] - loss[-1]),
-    }
+    tail, third = max(1, round(TAIL * len(loss))), len(loss) - len(loss) // 3
+    fall = float(loss[third] - loss[-1])
+    return {"plateau": float(loss[-tail:].mean()), "lowest": float(loss.min()), "fall_in_last_third": fall}
 
 
 def score(result: Result, case: Case) -> dict[str, float]:
     """Return the test accuracy, and the success of low weights at finding wrong labels."""
     x = np.asarray(result.x)
-    weights = weights_of(x)
+    weights, some = weights_of(x), case.wrong.any()
     test = np.asarray(logits(result.y, case.test.inputs))
     return {
         "validation_loss": float(result.trace["outer_value"][-1]),
         "test_accuracy": accuracy(test, np.asarray(case.test.targets)),
-        "auc": roc_auc(-x, case.wrong) if case.wrong.any() else np.nan,
+        "auc": roc_auc(-x, case.wrong) if some else np.nan,
         "lowest_weight": float(weights.min()),
         "highest_weight": float(weights.max()),
-        "mean_weight_of_wrong": float(weights[case.wrong].mean()) if case.wrong.any() else np.nan,
+        "mean_weight_of_wrong": float(weights[case.wrong].mean()) if some else np.nan,
         "mean_weight_of_right": float(weights[~case.wrong].mean()),
     }
 
@@ -240,11 +212,6 @@ class Clock:
         return hook
 
 
-EXPERIMENT = Experiment(
-    name="fig3-reweighting",
-    title="Figure 3, right: data reweighting on MNIST",
-    tables=("fig3_reweighting.csv", "fig3_plateau.csv", "fig3_useful.csv", "fig3_weights.csv"),
-    settings=settings,
-    run=run,
-    load=load,
-)
+TITLE = "Figure 3, right: data reweighting on MNIST"
+TABLES = ("fig3_reweighting.csv", "fig3_plateau.csv", "fig3_useful.csv", "fig3_weights.csv")
+EXPERIMENT = Experiment("fig3-reweighting", TITLE, TABLES, settings, run, load)

@@ -12,7 +12,10 @@ class PowerLaw(NamedTuple):
     factor: float
 
 
-class Interval(NamedTuple):
+class Scale(NamedTuple):
+    """Relation target ≈ factor · curve: the factor by log least squares, and the range of target/curve."""
+
+    factor: float
     low: float
     high: float
 
@@ -22,14 +25,6 @@ def power_law(at: np.ndarray, values: np.ndarray) -> PowerLaw:
     return PowerLaw(float(slope), float(np.exp(intercept)))
 
 
-class Scale(NamedTuple):
-    """Relation target ≈ factor · curve: the factor by log least squares, and the range of target/curve."""
-
-    factor: float
-    low: float
-    high: float
-
-
 def scale(curve: np.ndarray, target: np.ndarray) -> Scale:
     ratio = np.asarray(target) / np.asarray(curve)
     return Scale(float(np.exp(np.mean(np.log(ratio)))), float(ratio.min()), float(ratio.max()))
@@ -37,7 +32,7 @@ def scale(curve: np.ndarray, target: np.ndarray) -> Scale:
 
 def bootstrap_exponent(
     at: np.ndarray, values: np.ndarray, seed: int, draws: int = 2000, level: float = 0.95
-) -> Interval:
+) -> tuple[float, float]:
     """Return the percentile interval of the exponent fitted to the mean over seeds, the rows of `values`.
 
     Seeds are resampled whole: the runs of one seed share their data split, so they are not independent. With
@@ -45,9 +40,10 @@ def bootstrap_exponent(
     """
     seeds = len(values)
     if seeds < 2:
-        return Interval(np.nan, np.nan)
+        return np.nan, np.nan
     rows = np.random.default_rng(seed).integers(0, seeds, size=(draws, seeds))
     means = np.log(values[rows].mean(axis=1))
     centered = np.log(at) - np.log(at).mean()
     slopes = means @ centered / (centered @ centered)
-    return Interval(*(float(q) for q in np.quantile(slopes, [(1 - level) / 2, (1 + level) / 2])))
+    low, high = np.quantile(slopes, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,6 +1,5 @@
 """Manifest next to the tables of an experiment: the settings, data, code and libraries behind them."""
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -9,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bilevel.atomic_files import content_of, write as write_file
@@ -17,10 +17,6 @@ from bilevel.lab.paper.experiment import Experiment, Options
 # Folders of the package whose code only reads tables. By path: a name could match other files.
 READERS = ("cli", "lab/compare", "lab/paper/claims", "lab/paper/plots", "lab/paper/report")
 LARGEST_MANIFEST, LARGEST_TABLE = 1_000_000, 64_000_000  # bytes; ours are a thousand times smaller
-
-
-class Damaged(Exception):
-    """Error for a manifest that is not valid; the message has the reason."""
 
 
 def path_of(experiment: Experiment, out: Path) -> Path:
@@ -40,60 +36,40 @@ def origin(settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
 
 def read(experiment: Experiment, out: Path) -> dict[str, Any] | None:
     """Return the manifest, or None if it is missing or damaged, or if a table is missing or was changed."""
-    try:
-        return _examined(experiment, out)
-    except Damaged:
-        return None
+    return examined(experiment, out)[0]
 
 
-def fault(experiment: Experiment, out: Path) -> str | None:
-    """Return the reason why an existing manifest is invalid, or None."""
-    try:
-        _examined(experiment, out)
-    except Damaged as reason:
-        return str(reason)
-    return None
-
-
-def _examined(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """Return the manifest, or None if there is none; raise `Damaged` if it is not valid."""
+def examined(experiment: Experiment, out: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the manifest if it is valid, and the reason why an existing one is not."""
     path = path_of(experiment, out)
     try:
         manifest = json.loads(content_of(path, LARGEST_MANIFEST))
         sound = isinstance(manifest, dict) and manifest.get("digest") == digest_of_manifest(manifest)
     except FileNotFoundError:
-        return None
+        return None, None
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror or error})") from error
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged") from error
+        return None, f"{path} cannot be read ({error.strerror or error})"
+    except (ValueError, RecursionError):
+        return None, f"{path} is damaged"
     if not sound or not _complete(manifest):
-        raise Damaged(f"{path} is damaged, was edited, or is of another version")
+        return None, f"{path} is damaged, was edited, or is of another version"
     if manifest["origin"]["code"] != digest_of_code():
-        raise Damaged(f"{path} is of another version of the code")
+        return None, f"{path} is of another version of the code"
     for name in experiment.tables:
         try:
             sound = digest_of_file(out / name) == manifest["tables"].get(name)
         except (OSError, ValueError):
             sound = False
         if not sound:
-            raise Damaged(f"{out / name} is missing or was changed")
-    return manifest
+            return None, f"{out / name} is missing or was changed"
+    return manifest, None
 
 
 def _complete(manifest: dict[str, Any]) -> bool:
     kinds = {"title": str, "seconds": int | float, "source": str | None, "tables": dict, "origin": dict}
-    return (
-        all(name in manifest and isinstance(manifest[name], kind) for name, kind in kinds.items())
-        and isinstance(manifest["origin"].get("settings"), dict)
-        and "code" in manifest["origin"]
-    )
-
-
-def holds(experiment: Experiment, out: Path, origin: dict[str, Any]) -> bool:
-    """Return whether the tables in `out` are intact and were computed from exactly this origin."""
-    manifest = read(experiment, out)
-    return manifest is not None and manifest["origin"] == origin
+    right = all(name in manifest and isinstance(manifest[name], kind) for name, kind in kinds.items())
+    of = manifest["origin"] if right else {}
+    return isinstance(of.get("settings"), dict) and "code" in of
 
 
 def departures(experiment: Experiment, manifest: dict[str, Any]) -> list[str]:
@@ -132,9 +108,9 @@ def digest_of_file(path: Path) -> str:
 def digest_of_data(inputs: Any) -> str:
     """Return the digest of the numbers. The same data in another folder have the same digest."""
     digest = hashlib.sha256()
-    for array in _arrays(inputs):
-        digest.update(str((array.shape, array.dtype.str)).encode())
-        digest.update(array.tobytes())
+    for part in jax.tree.leaves(list(vars(inputs).values())):
+        if isinstance(part, np.ndarray):  # not the description of the source
+            digest.update(str((part.shape, part.dtype.str)).encode() + part.tobytes())
     return digest.hexdigest()
 
 
@@ -151,12 +127,3 @@ def computing(root: Path) -> list[str]:
     """Return the files of the package that tables depend on."""
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     return [name for name in names if not name.startswith(tuple(f"{folder}/" for folder in READERS))]
-
-
-def _arrays(value: Any) -> list[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        return [value]
-    if dataclasses.is_dataclass(value):
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return [array for part in parts for array in _arrays(part)]
-    return []

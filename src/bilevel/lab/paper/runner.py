@@ -31,7 +31,9 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return manifest.holds(self.experiment, self.out, self.origin)
+        """Return whether the tables in `out` are intact and were computed from exactly this origin."""
+        found = manifest.read(self.experiment, self.out)
+        return found is not None and found["origin"] == self.origin
 
     @property
     def shortens(self) -> bool:
@@ -56,10 +58,8 @@ def perform(job: Job, report: Report) -> float:
         raise Unsaved(old, error.strerror or str(error), error.errno) from error
     began = time.perf_counter()
     tables = job.experiment.run(job.settings, job.inputs, report)
-    if set(tables) != set(job.experiment.tables):
-        raise RuntimeError(
-            f"{job.experiment.name} made {sorted(tables)}, but promised {job.experiment.tables}"
-        )
+    if set(tables) != set(promised := job.experiment.tables):
+        raise RuntimeError(f"{job.experiment.name} made {sorted(tables)}, but promised {promised}")
     seconds = time.perf_counter() - began
     source = None if job.inputs is None else job.inputs.source
     try:

@@ -27,43 +27,26 @@ from bilevel.problems.two_dimensional import FAMILY, Quadratic, as_data
 from bilevel.solvers.algorithms.aid import aid
 from bilevel.solvers.algorithms.itd import itd
 
-L = M = RHO = GAP = RADIUS = 1.0
+# D_y is the distance of the raw y₀ from y*(x₀), which the warm-up shortens to c_y·μ.
+PROTOCOL: dict[str, Any] = dict(L=1.0, M=1.0, rho=1.0, gap=1.0, radius=1.0, D_y=1.0)
 KAPPAS_OF_BOUNDS = np.geomspace(1e3, 1e5, 9)
 KAPPAS_OF_RUNS = np.array([1.5, 2.0, 2.5, 3.0, 3.5])
 EPSILONS = (0.4, 0.2, 0.1)
-COUNTED_STEPS = 200
 # The paper's claims, as exponents of κ.
 CLAIMED = {
-    ("AID", "earlier", "rate"): 6.0,
-    ("AID", "paper", "rate"): 5.0,
-    ("AID", "earlier", "beta"): -6.0,
-    ("AID", "paper", "beta"): -5.0,
-    ("AID", "earlier", "eta"): -2.0,
-    ("AID", "paper", "eta"): 0.0,
-    ("ITD", "earlier", "rate"): 3.0,
-    ("ITD", "paper", "rate"): 3.0,
-    ("ITD", "paper", "beta"): -3.0,
-    ("ITD", "earlier", "inherent"): 3.0,
-    ("ITD", "paper", "inherent"): 2.0,
-    ("ITD", "lower bound", "inherent"): 2.0,
+    ("AID", "earlier"): {"rate": 6.0, "beta": -6.0, "eta": -2.0},
+    ("AID", "paper"): {"rate": 5.0, "beta": -5.0, "eta": 0.0},
+    ("ITD", "earlier"): {"rate": 3.0, "inherent": 3.0},
+    ("ITD", "paper"): {"rate": 3.0, "beta": -3.0, "inherent": 2.0},
+    ("ITD", "lower bound"): {"inherent": 2.0},
 }
-D_Y = 1.0  # distance of the raw y₀ from y*(x₀), which the warm-up shortens to c_y·μ
 LONG = 1e9  # steps: more than any run here takes
 
 
 def settings(options: Options) -> dict[str, Any]:
-    return {
-        "L": L,
-        "M": M,
-        "rho": RHO,
-        "gap": GAP,
-        "radius": RADIUS,
-        "D_y": D_Y,
-        "kappas_of_bounds": KAPPAS_OF_BOUNDS.tolist(),
-        "kappas_of_runs": KAPPAS_OF_RUNS[:3].tolist() if options.quick else KAPPAS_OF_RUNS.tolist(),
-        "epsilons": list(EPSILONS),
-        "counted_steps": COUNTED_STEPS,
-    }
+    of_runs = KAPPAS_OF_RUNS[:3] if options.quick else KAPPAS_OF_RUNS
+    kappas = {"kappas_of_bounds": KAPPAS_OF_BOUNDS.tolist(), "kappas_of_runs": of_runs.tolist()}
+    return PROTOCOL | kappas | {"epsilons": list(EPSILONS), "counted_steps": 200}
 
 
 def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Table]:
@@ -74,38 +57,31 @@ def run(settings: dict[str, Any], inputs: None, report: Report) -> dict[str, Tab
         calls = calls_per_step(settings)
         runs = steps_to_epsilon(settings, lambda done, doing="": report(0.1 + 0.9 * done, doing))
         report(1.0)
-        return {
-            "table1_exponents.csv": exponents,
-            "table1_calls.csv": calls,
-            "table1_runs.csv": with_calls(runs, calls, settings),
-        }
+        runs = with_calls(runs, calls, settings)
+        return {"table1_exponents.csv": exponents, "table1_calls.csv": calls, "table1_runs.csv": runs}
 
 
 def exponents_of_bounds(settings: dict[str, Any]) -> Table:
     """Return the slopes in κ of K times the vanishing part, of the inherent part, and of the step sizes."""
     kappas = np.asarray(settings["kappas_of_bounds"])
-    constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
-    values = {
-        ("AID", name, quantity): value
-        for name, certificate in theory.analyses(constants, "AID").items()
-        for quantity, value in of_aid(certificate, settings["gap"], warmed_up(constants, settings)).items()
-    }
+    constants, gap = constants_at(kappas, settings), settings["gap"]
     # Theorem 5.17 requires y₀ within the radius R_y of y*(x₀).
-    values |= {
-        ("ITD", name, quantity): value
-        for name, certificate in theory.analyses(constants, "ITD").items()
-        for quantity, value in of_itd(certificate, settings["gap"], theory.itd(constants).R_y).items()
+    y_error = {"AID": warmed_up(constants, settings), "ITD": theory.itd(constants).R_y}
+    values = {
+        (method, name, quantity): value
+        for method, of_method in {"AID": of_aid, "ITD": of_itd}.items()
+        for name, certificate in theory.analyses(constants, method).items()
+        for quantity, value in of_method(certificate, gap, y_error[method]).items()
     }
     values["ITD", "lower bound", "inherent"] = theory.lower_bound(constants).strict
-    return {
-        "method": [method for method, _, _ in values],
-        "analysis": [analysis for _, analysis, _ in values],
-        "quantity": [quantity for _, _, quantity in values],
-        "paper_exponent": [CLAIMED.get(key, np.nan) for key in values],
-        "exponent": [
-            power_law(kappas, np.broadcast_to(value, kappas.shape)).exponent for value in values.values()
-        ],
-    }
+    columns = dict(zip(("method", "analysis", "quantity"), zip(*values, strict=True), strict=True))
+    fitted = [power_law(kappas, np.broadcast_to(value, kappas.shape)) for value in values.values()]
+    claimed = [CLAIMED.get((method, name), {}).get(quantity, np.nan) for method, name, quantity in values]
+    return columns | {"paper_exponent": claimed, "exponent": [fit.exponent for fit in fitted]}
+
+
+def constants_at(kappas: np.ndarray, settings: dict[str, Any]) -> theory.Constants:
+    return theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
 
 
 def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
@@ -114,10 +90,7 @@ def of_aid(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[st
 
 
 def of_itd(certificate: theory.Certificate, gap: float, y_error: Any) -> dict[str, Any]:
-    """Return the rate only where β is fixed.
-
-    Otherwise β depends on K, and the vanishing part is not ∝ 1/K.
-    """
+    # The rate only where β is fixed. Otherwise β depends on K, and the vanishing part is not ∝ 1/K.
     inherent = certificate.inherent_error
     if certificate.analysis not in ("earlier", "paper"):
         return {"inherent": inherent}
@@ -142,14 +115,9 @@ def calls_per_step(settings: dict[str, Any]) -> Table:
         state = solver.init(start(q), q.inner_solution(start(q)))
         totals[method, "iteration"] = oracle_calls(solver, state, steps=N)
         totals[method, "warm-up"] = warm_up_calls(solver, state, steps=N)
-    columns = {field: [getattr(total, field) / N for total in totals.values()] for field in Counts._fields}
-    return {
-        "method": [method for method, _ in totals],
-        "of": [what for _, what in totals],
-        **columns,
-        "Gc": [total.Gc / N for total in totals.values()],
-        "Mv": [total.Mv / N for total in totals.values()],
-    }
+    names = (*Counts._fields, "Gc", "Mv")
+    columns = {name: [getattr(total, name) / N for total in totals.values()] for name in names}
+    return {"method": [method for method, _ in totals], "of": [what for _, what in totals]} | columns
 
 
 def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
@@ -159,7 +127,7 @@ def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
     serves every K below.
     """
     kappas, epsilons = np.asarray(settings["kappas_of_runs"]), np.asarray(settings["epsilons"])
-    constants = theory.Constants(settings["L"] / kappas, settings["L"], settings["M"], settings["rho"])
+    constants = constants_at(kappas, settings)
     gap, y_error = settings["gap"], warmed_up(constants, settings)
     analyses = theory.analyses(constants, "AID")
     sizes, certified = [], []
@@ -180,11 +148,7 @@ def steps_to_epsilon(settings: dict[str, Any], report: Report) -> Table:
 
 
 def first_reached(
-    settings: dict[str, Any],
-    kappas: np.ndarray,
-    sizes: np.ndarray,
-    certified: np.ndarray,
-    report: Report,
+    settings: dict[str, Any], kappas: np.ndarray, sizes: np.ndarray, certified: np.ndarray, report: Report
 ) -> np.ndarray:
     """Return K(ε) for every run and every ε. `sizes` are α, η and β. A run ends at the smallest ε."""
     epsilons, reached = np.asarray(settings["epsilons"]), []
@@ -239,8 +203,7 @@ class MeanBelow(Hook):
 def with_calls(runs: Table, calls: Table, settings: dict[str, Any]) -> Table:
     """Add Gc(ε) and Mv(ε): counted calls per iteration times the iterations, and the calls of the warm-up."""
     iteration, warmup = 0, 1  # AID's rows of `calls`
-    mu = settings["L"] / np.asarray(runs["kappa"])
-    constants = theory.Constants(mu, settings["L"], settings["M"], settings["rho"])
+    constants = constants_at(np.asarray(runs["kappa"]), settings)
     warmup_steps = theory.aid(constants).warmup_steps(settings["D_y"], settings["radius"])
     per = {name: np.asarray(calls[name]) for name in ("Gc", "Mv")}
     cost = {name: per[name][iteration] * runs["steps"] + per[name][warmup] * warmup_steps for name in per}
@@ -252,10 +215,6 @@ def start(q: Quadratic) -> jax.Array:
     return q.solution + 1 / jnp.sqrt(q.z)
 
 
-EXPERIMENT = Experiment(
-    name="table1",
-    title="Table 1: rates and oracle calls",
-    tables=("table1_exponents.csv", "table1_calls.csv", "table1_runs.csv"),
-    settings=settings,
-    run=run,
-)
+TABLES = ("table1_exponents.csv", "table1_calls.csv", "table1_runs.csv")
+TITLE = "Table 1: rates and oracle calls"
+EXPERIMENT = Experiment("table1", TITLE, TABLES, settings, run)

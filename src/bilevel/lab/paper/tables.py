@@ -14,6 +14,11 @@ Table = dict[str, Any]  # column name -> one value per row
 DIGITS = 10  # enough for every plot and verdict, few enough to read
 
 
+def joined(parts: list[Table]) -> Table:
+    """Return the rows of all parts, which have the same columns; a part with scalars is one row."""
+    return {name: np.hstack([part[name] for part in parts]) for name in parts[0]}
+
+
 def write_table(path: Path, table: Table) -> None:
     """Write `table` as CSV to `path`; the file appears complete or not at all."""
     write(path, as_csv(table).encode())
@@ -24,10 +29,11 @@ def as_csv(table: Table) -> str:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns of a table must be equally long, got {lengths}")
+    cell = lambda value: f"{value:.{DIGITS}g}" if isinstance(value, float | np.floating) else str(value)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*(map(_cell, values) for values in columns.values()), strict=True))
+    writer.writerows(zip(*(map(cell, values) for values in columns.values()), strict=True))
     return text.getvalue()
 
 
@@ -47,8 +53,10 @@ def select(table: Table, **wanted: Any) -> Table:
     return {name: np.asarray(values)[keep] for name, values in table.items()}
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.{DIGITS}g}" if isinstance(value, float | np.floating) else str(value)
+def numbers(table: Table, *columns: str, **wanted: Any) -> tuple[float, ...]:
+    """Return the numbers of these columns in the first row that `select` finds."""
+    row = select(table, **wanted)
+    return tuple(float(row[column][0]) for column in columns)
 
 
 def _column(entries: list[str]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from bilevel.lab.paper.claims import aid as aid, itd as itd, real as real
 from bilevel.lab.paper.claims.verdict import QUESTIONS, Claim as Claim, Verdict as Verdict
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 
 
 def judge(results: Results) -> list[Claim]:

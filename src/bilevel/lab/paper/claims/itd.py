@@ -2,28 +2,26 @@
 
 import numpy as np
 
-from bilevel.lab.paper.claims.aid import TOLERANCE, exponents
-from bilevel.lab.paper.claims.verdict import Answer, Verdict, above, question
-from bilevel.lab.paper.results import Results
-from bilevel.lab.paper.tables import Table, select
+from bilevel.lab.paper.claims.verdict import Answer, Verdict, above, exponents, near, question
+from bilevel.lab.paper.registry import Results
+from bilevel.lab.paper.tables import numbers, select
 
 
 @question("Lower bound, Figure 2", "ITD keeps a non-vanishing error", "Ω(κ²)", needs="fig2")
 def non_vanishing(results: Results) -> Answer:
     table = results["fig2_limit.csv"]
     error = float(np.max(np.abs(table["measured_limit"] / table["closed_form"] - 1)))
-    ours = f"ends at M²(κ − 1)² for every κ, to a relative {max(error, 1e-10):.0e}"
     if np.min(table["measured_limit"]) <= 0 or error > 1e-6:
         ours = f"off the closed form by a relative {error:.0e}"
         return Answer(ours, Verdict.DIFFERS, "The runs end elsewhere.")
+    ours = f"ends at M²(κ − 1)² for every κ, to a relative {max(error, 1e-10):.0e}"
     why = "In closed form: the estimator is Zx + αLM·1, which vanishes at −M Z⁻¹1."
     return Answer(ours, Verdict.HOLDS, why)
 
 
 @question("Figure 2, left", "Theorem 5.17's bound lies above the measured ‖∇Φ‖²", "above", needs="fig2")
 def above_measured(results: Results) -> Answer:
-    table, limit = results["fig2_kappa.csv"], results["fig2_limit.csv"]["measured_limit"]
-    smallest = {}
+    table, limit, smallest = results["fig2_kappa.csv"], results["fig2_limit.csv"]["measured_limit"], {}
     for M in ("paper", "valid"):
         rows = select(table, M_is=M, analysis="paper")
         smallest[M] = float(min(np.min(rows["bound"] / rows["measured"]), np.min(rows["inherent"] / limit)))
@@ -61,8 +59,7 @@ def matches_lower_bound(results: Results) -> Answer:
         f"κ^{exponent['paper']:.2f}, lower bound κ^{exponent['lower bound']:.2f}, "
         f"earlier κ^{exponent['earlier']:.2f}"
     )
-    expected = ((exponent["paper"], 2), (exponent["lower bound"], 2), (exponent["earlier"], 3))
-    if all(abs(found - claimed) <= TOLERANCE for found, claimed in expected):
+    if near((exponent["paper"], 2), (exponent["lower bound"], 2), (exponent["earlier"], 3)):
         why = "Fitted to the explicit bounds for κ from 10³ to 10⁵, all else fixed."
         return Answer(ours, Verdict.HOLDS, why)
     return Answer(ours, Verdict.DIFFERS, "The explicit bounds have other exponents.")
@@ -72,43 +69,35 @@ def matches_lower_bound(results: Results) -> Answer:
 def vanishing_part(results: Results) -> Answer:
     rate, beta = exponents(results, "ITD", "rate")["paper"], exponents(results, "ITD", "beta")["paper"]
     ours = f"κ^{rate:.2f}/K, with β ∝ κ^{beta:.2f}"
-    if abs(rate - 3) <= TOLERANCE and abs(beta + 3) <= TOLERANCE:
+    if near((rate, 3), (beta, -3)):
         return Answer(ours, Verdict.HOLDS, "")
     return Answer(ours, Verdict.DIFFERS, "The explicit bound has another exponent.")
 
 
 @question("Figure 2, right", "The bound × 0.32 falls on the true curve", "0.32", needs="fig2")
 def factor_of_true_curve(results: Results) -> Answer:
-    row = select(results["fig2_factors.csv"], curve="measured_limit")
-    ours, low, high = _factor(row)
-    if abs(ours / 0.32 - 1) > 0.15:
-        why = "The scaled bound does not fall on the measured curve at 0.32."
-        return Answer(_shown(row), Verdict.DIFFERS, why)
+    factor, low, high, ours = _factor(results, "measured_limit")
+    if abs(factor / 0.32 - 1) > 0.15:
+        return Answer(ours, Verdict.DIFFERS, "The scaled bound does not fall on the measured curve at 0.32.")
     if high / low > 1.2:
         why = "Least squares in log space. The ratio is not constant: it rises with κ, so no one factor fits exactly."
-        return Answer(_shown(row), Verdict.CAVEAT, why)
-    return Answer(_shown(row), Verdict.HOLDS, "")
+        return Answer(ours, Verdict.CAVEAT, why)
+    return Answer(ours, Verdict.HOLDS, "")
 
 
 @question("Figure 2, right", "The bound × 0.39 falls on the lower bound", "0.39", needs="fig2")
 def factor_of_lower_bound(results: Results) -> Answer:
-    row = select(results["fig2_factors.csv"], curve="lower_bound")
-    true = select(results["fig2_factors.csv"], curve="measured_limit")
-    ours = _factor(row)[0]
-    if abs(ours / 0.39 - 1) <= 0.15 and ours <= _factor(true)[0] * 1.01:
-        return Answer(_shown(row), Verdict.HOLDS, "")
+    factor, _, _, ours = _factor(results, "lower_bound")
+    if abs(factor / 0.39 - 1) <= 0.15 and factor <= _factor(results, "measured_limit")[0] * 1.01:
+        return Answer(ours, Verdict.HOLDS, "")
     why = (
         "A lower bound cannot lie above the curve it bounds, so its factor cannot exceed the curve's. On this problem "
         "the two coincide: ITD's limit M²(κ − 1)² is the worst case."
     )
-    return Answer(_shown(row), Verdict.DIFFERS, why)
+    return Answer(ours, Verdict.DIFFERS, why)
 
 
-def _factor(row: Table) -> tuple[float, float, float]:
-    factor, low, high = (float(row[name][0]) for name in ("factor", "low", "high"))
-    return factor, low, high
-
-
-def _shown(row: Table) -> str:
-    factor, low, high = _factor(row)
-    return f"{factor:.2f} (ratio {low:.2f} to {high:.2f})"
+def _factor(results: Results, curve: str) -> tuple[float, float, float, str]:
+    """Return the factor that fits the curve, the range of the ratio, and these numbers in words."""
+    factor, low, high = numbers(results["fig2_factors.csv"], "factor", "low", "high", curve=curve)
+    return factor, low, high, f"{factor:.2f} (ratio {low:.2f} to {high:.2f})"

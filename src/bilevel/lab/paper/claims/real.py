@@ -2,35 +2,36 @@
 
 import numpy as np
 
+from bilevel.lab.paper import fig3_features, fig3_reweighting
 from bilevel.lab.paper.claims.verdict import Answer, Verdict, question
-from bilevel.lab.paper.fig3_features import MAIN, STEPS as FEATURE_STEPS
-from bilevel.lab.paper.fig3_reweighting import STEPS as REWEIGHTING_STEPS
-from bilevel.lab.paper.results import Results
-from bilevel.lab.paper.tables import select
+from bilevel.lab.paper.registry import Results
+from bilevel.lab.paper.tables import numbers, select
 
 EXPONENT, PLATEAU = 2.26, 0.65  # the paper's
+FULL_STEPS = {"fig3-features": fig3_features.STEPS, "fig3-reweighting": fig3_reweighting.STEPS}
+MAIN = fig3_features.MAIN
 
 
 @question("Figure 3, left", "On space_ga the mean of ‖∇Φ‖² grows like κ^2.26", "2.26", needs="fig3-features")
 def exponent(results: Results) -> Answer:
-    row = select(results["fig3_exponents.csv"], variant=MAIN)
-    found, low, high = (float(row[name][0]) for name in ("exponent", "low", "high"))
-    ours = f"{found:.2f}, 95 % interval {low:.2f} to {high:.2f} ({int(row['seeds'][0])} seeds)"
-    if short := _short(results, "fig3-features", FEATURE_STEPS):
+    columns = ("exponent", "low", "high", "seeds")
+    found, low, high, seeds = numbers(results["fig3_exponents.csv"], *columns, variant=MAIN)
+    ours = f"{found:.2f}, 95 % interval {low:.2f} to {high:.2f} ({int(seeds)} seeds)"
+    if short := _short(results, "fig3-features"):
         return Answer(ours, Verdict.NOT_JUDGED, short)
     if not low <= EXPONENT <= high:
         return Answer(ours, Verdict.DIFFERS, f"{EXPONENT} is outside our interval. {_dependence(results)}")
-    return Answer(ours, Verdict.CAVEAT if _spread(results) > 0.5 else Verdict.HOLDS, _dependence(results))
+    depends = np.ptp(results["fig3_exponents.csv"]["exponent"]) > 0.5
+    return Answer(ours, Verdict.CAVEAT if depends else Verdict.HOLDS, _dependence(results))
 
 
 @question("Figure 3, left", "That exponent is nearer to κ² than to κ³", "2.26", needs="fig3-features")
 def nearer_to_two(results: Results) -> Answer:
     rows = results["fig3_exponents.csv"]
-    row = select(rows, variant=MAIN)
-    found, high = float(row["exponent"][0]), float(row["high"][0])
+    found, high = numbers(rows, "exponent", "high", variant=MAIN)
     others = rows["exponent"][rows["variant"] != MAIN]
     ours = f"{found:.2f}; in variants of the protocol {others.min():.2f} to {others.max():.2f}"
-    if short := _short(results, "fig3-features", FEATURE_STEPS):
+    if short := _short(results, "fig3-features"):
         return Answer(ours, Verdict.NOT_JUDGED, short)
     if abs(found - 2) >= abs(found - 3):
         return Answer(ours, Verdict.DIFFERS, "Our exponent is nearer to 3.")
@@ -53,7 +54,7 @@ def plateau(results: Results) -> Answer:
     value, fall = rows["plateau"], rows["fall_in_last_third"]
     spread = f" ± {value.std(ddof=1):.3f} over {len(value)} seeds" if len(value) > 1 else " (one seed)"
     ours = f"{value.mean():.3f}{spread}"
-    if short := _short(results, "fig3-reweighting", REWEIGHTING_STEPS):
+    if short := _short(results, "fig3-reweighting"):
         return Answer(ours, Verdict.NOT_JUDGED, short)
     off = abs(value.mean() / PLATEAU - 1)
     why = f"Over the last 1,000 iterations it still falls by {fall.mean():.3f}."
@@ -74,7 +75,7 @@ def plateau_is_inherent(results: Results) -> Answer:
     difference = float(np.max(np.abs(aid["plateau"] - paired)))
     moved = float(max(itd["highest_weight"].max() - 0.5, 0.5 - itd["lowest_weight"].min()))
     ours = f"AID ends within {difference:.2g} of ITD; no ITD weight moved by more than {moved:.1g} from ½"
-    if short := _short(results, "fig3-reweighting", REWEIGHTING_STEPS):
+    if short := _short(results, "fig3-reweighting"):
         return Answer(ours, Verdict.NOT_JUDGED, short)
     share = difference / float(np.mean(paired))
     if share < 0.02:
@@ -87,19 +88,15 @@ def plateau_is_inherent(results: Results) -> Answer:
     return Answer(ours, Verdict.HOLDS if np.all(aid["plateau"] < paired) else Verdict.CAVEAT, why)
 
 
-def _short(results: Results, experiment: str, full: int) -> str:
-    steps = results.setting(experiment, "steps")
+def _short(results: Results, experiment: str) -> str:
+    steps, full = results.setting(experiment, "steps"), FULL_STEPS[experiment]
     return f"A shortened run of {steps:,} instead of {full:,} steps." if steps < full else ""
-
-
-def _spread(results: Results) -> float:
-    return float(np.ptp(results["fig3_exponents.csv"]["exponent"]))
 
 
 def _dependence(results: Results) -> str:
     rows, runs = results["fig3_exponents.csv"], select(results["fig3_features.csv"], variant=MAIN)
     points = select(results["fig3_features_mean.csv"], variant=MAIN)
-    actual = float(select(rows, variant=MAIN)["exponent_of_actual_kappa"][0])
+    (actual,) = numbers(rows, "exponent_of_actual_kappa", variant=MAIN)
     drift = max(_factor(runs["kappa_highest"], runs["kappa"]), _factor(runs["kappa_lowest"], runs["kappa"]))
     return (
         f"The exponent depends on choices the paper leaves open: variants of ours give {rows['exponent'].min():.2f} to "

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
+from bilevel.lab.paper.tables import select
+
+TOLERANCE = 0.2  # on exponents
 
 Answering = Callable[[Results], "Answer"]
 
@@ -19,8 +22,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One row of the report."""
-
     where: str
     claim: str
     paper: str
@@ -62,6 +63,16 @@ def above(smallest: dict[str, float], holds: str) -> Answer:
         why = "Only with a valid M; with the paper's M the bound is below a run."
         return Answer(ours, Verdict.CAVEAT, why)
     return Answer(ours, Verdict.HOLDS, holds)
+
+
+def exponents(results: Results, method: str, quantity: str) -> dict[str, float]:
+    rows = select(results["table1_exponents.csv"], method=method, quantity=quantity)
+    return dict(zip(rows["analysis"].tolist(), rows["exponent"].tolist(), strict=True))
+
+
+def near(*pairs: tuple[float, int]) -> bool:
+    """Return whether every exponent is near the claimed one."""
+    return all(abs(found - claimed) <= TOLERANCE for found, claimed in pairs)
 
 
 QUESTIONS: list[Question] = []  # in the order of their definition

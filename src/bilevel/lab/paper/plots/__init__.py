@@ -9,28 +9,25 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bilevel.lab.figures import save_figure
-from bilevel.lab.paper.plots import quadratic, real_data
+from bilevel.lab.paper.plots import drawings
 from bilevel.lab.paper.plots.style import house_style
-from bilevel.lab.paper.results import Results
+from bilevel.lab.paper.registry import Results
 
-DRAWINGS: dict[str, Callable[[Results], dict[str, Figure]]] = {
-    "fig1": quadratic.draw_fig1,
-    "fig2": quadratic.draw_fig2,
-    "fig3-features": real_data.draw_features,
-    "fig3-reweighting": real_data.draw_reweighting,
+DRAWINGS: dict[str, dict[str, Callable[[Results], Figure]]] = {  # by experiment, then by panel
+    "fig1": {"fig1_left": drawings.aid_over_kappa, "fig1_right": drawings.aid_over_steps},
+    "fig2": {"fig2_left": drawings.itd_bounds, "fig2_right": drawings.itd_scaled},
+    "fig3-features": {"fig3_features": drawings.fit, "fig3_features_variants": drawings.variants},
+    "fig3-reweighting": {"fig3_reweighting": drawings.losses, "fig3_weights": drawings.weights},
 }
 
 
 def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[str, list[str]]:
     """Draw every figure of the experiments that were run, in every format; return the panels."""
-    panels = {}
+    panels = {name: DRAWINGS[name] for name in results.manifests if name in DRAWINGS}
     with house_style():
-        for experiment in results.manifests:
-            if experiment in DRAWINGS:
-                for suffix in formats:
+        for suffix in formats:
+            for draw_one in panels.values():
+                for name, draw in draw_one.items():
                     # Again for each format: saving fixes the layout at that format's resolution.
-                    figures = DRAWINGS[experiment](results)
-                    panels[experiment] = list(figures)
-                    for name, figure in figures.items():
-                        save_figure(figure, folder / f"{name}.{suffix}")
-    return panels
+                    save_figure(draw(results), folder / f"{name}.{suffix}")
+    return {experiment: list(names) for experiment, names in panels.items()}

@@ -1,7 +1,6 @@
 """Style of all figures: colors for color-blind readers, and markers and dashes for gray prints."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib as mpl
@@ -21,29 +20,26 @@ PAPER_RUN: Look = MEASURED | {"color": BLUE}
 SHARP_RUN: Look = MEASURED | {"color": GREEN, "marker": "^"}
 STAR_RUN: Look = MEASURED | {"color": PURPLE, "marker": "*", "markersize": 5}
 LOWER: Look = {"color": ORANGE, "linestyle": ":", "linewidth": 2.2}
+SETTINGS: Any = {
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.hashsalt": "bilevel",  # element names that do not change from run to run
+    "svg.fonttype": "path",
+}
 
 
-@contextmanager
-def house_style() -> Iterator[None]:
-    with mpl.rc_context(
-        {
-            "figure.dpi": 100,
-            "savefig.dpi": 200,
-            "figure.constrained_layout.use": True,
-            "font.size": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#dddddd",
-            "grid.linewidth": 0.6,
-            "lines.linewidth": 1.6,
-            "legend.frameon": False,
-            "legend.fontsize": 8.5,
-            "svg.hashsalt": "bilevel",  # element names that do not change from run to run
-            "svg.fonttype": "path",
-        }
-    ):
-        yield
+def house_style() -> AbstractContextManager[None]:
+    return mpl.rc_context(SETTINGS)
 
 
 def panel(title: str) -> tuple[Figure, Axes]:
@@ -54,16 +50,13 @@ def panel(title: str) -> tuple[Figure, Axes]:
 
 
 def finish(figure: Figure, axes: Axes, label: str, legend: Any) -> Figure:
-    """Make the y axis logarithmic, and add its label and the legend."""
-    axes.set_yscale("log")
-    axes.set_ylabel(label)
+    axes.set(yscale="log", ylabel=label)
     axes.legend(loc=legend)
     return figure
 
 
 def kappa_axis(axes: Axes, ticks: tuple[float | int, ...]) -> None:
-    axes.set_xscale("log")
-    axes.set_xlabel("condition number κ (log scale)")
+    axes.set(xscale="log", xlabel="condition number κ (log scale)")
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -5,10 +5,9 @@ from pathlib import Path
 from bilevel.atomic_files import write
 from bilevel.lab.paper.claims import Claim, judge
 from bilevel.lab.paper.plots import draw_all
+from bilevel.lab.paper.registry import read_results
 from bilevel.lab.paper.report.content import gather
-from bilevel.lab.paper.report.markdown import as_markdown
-from bilevel.lab.paper.report.page import as_page
-from bilevel.lab.paper.results import read_results
+from bilevel.lab.paper.report.pages import as_markdown, as_page
 
 
 def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> list[Claim]:
@@ -17,10 +16,6 @@ def write_report(folder: Path, formats: tuple[str, ...] = ("png", "svg")) -> lis
     panels = draw_all(results, folder, formats)
     claims = judge(results)
     content = gather(results, claims, panels)
-    write(folder / "report.md", _encoded(as_markdown(content)))
-    write(folder / "report.html", _encoded(as_page(content, folder)))
+    for name, text in {"report.md": as_markdown(content), "report.html": as_page(content, folder)}.items():
+        write(folder / name, text.encode("utf-8", "backslashreplace"))  # a folder's name need not be Unicode
     return claims
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")  # a folder's name need not be Unicode
