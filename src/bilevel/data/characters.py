@@ -12,7 +12,7 @@ import numpy as np
 from bilevel.checks import check_count, check_flag, check_generator
 
 from .directories import Directory, load
-from .errors import DataError
+from .files import DataError
 
 SIDE, DRAWERS = 105, 20
 LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917
@@ -82,10 +82,9 @@ class Omniglot:
                 f"sizes {sizes} need {sum(counts)} characters, but there are {len(self)}: name at least one set, and "
                 f"no more than {len(self)} characters in all"
             )
-        order, ends = check_generator(seed).permutation(len(self)), np.cumsum(counts)
-        rows = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        sets = np.split(check_generator(seed).permutation(len(self)), np.cumsum(counts))[:-1]
         part = lambda r: replace(self, images=self.images[r], names=tuple(self.names[i] for i in r))
-        return tuple(map(part, rows))
+        return tuple(map(part, sets))
 
 
 def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .directories import Directory, load
-from .errors import DataError
 from .examples import Examples
-from .files import bundled, read
-from .idx import parse_idx
+from .files import DataError, bundled, read
+from .formats import parse_idx
 
 CLASSES = 10
 LARGEST_FILE = 64 * 1024 * 1024  # bytes; the largest, unpacked, has 47,040,016
@@ -78,9 +77,8 @@ def mnist(directory: Directory = None, *, download: bool = False) -> Mnist:
     found = load(FULL, directory, LARGEST_FILE, urls)
     if found is None:
         return _bundled()
-    (train_images, train_labels, test_images, test_labels), place = found
-    source = f"full MNIST from {place}"
-    return Mnist(_examples(train_images, train_labels, source), _examples(test_images, test_labels, source))
+    arrays, place = found
+    return Mnist(*(_examples(*arrays[i : i + 2], f"full MNIST from {place}") for i in (0, 2)))
 
 
 def _bundled() -> Mnist:
