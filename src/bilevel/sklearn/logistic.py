@@ -9,8 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_softmax as entropy
-from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardized
-from bilevel.sklearn.splits import splits
+from bilevel.sklearn.penalty_estimator import PerFeature
 
 __all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
 
@@ -18,7 +17,6 @@ Fitted = TypeVar("Fitted", bound="_Logistic")
 
 
 class _Logistic(ClassifierMixin, PerFeature):
-    _sparse: bool
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -34,13 +32,9 @@ class _Logistic(ClassifierMixin, PerFeature):
             raise ValueError(
                 f"y has one class only, {self.classes_[0]!r}: pass labels of at least 2 classes to classify"
             )
-        groups = self._check(X.shape[1])
-        check_size(X, "X")
-        Z, means, sizes = standardized(X, bool(self.fit_intercept))
-        hot = np.eye(count)[labels]
-        parts = splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
-        half = lambda value: 0.5
-        penalties, tuned, smoothness = self._tune(entropy, self._sparse, Z, hot, parts, groups, half)
+        groups, hot = self._check(X), np.eye(count)[labels]
+        found = self._tune(entropy, X, hot, labels, groups, lambda value: 0.5)
+        Z, means, sizes, penalties, tuned, smoothness = found
         free = slice(1, 2) if count == 2 else slice(0, count)
         w, b = (np.asarray(part)[-1] for part in tuned.y)
         w, b = w[: X.shape[1], free], b[free] * bool(self.fit_intercept)
