@@ -180,9 +180,7 @@ def _numeric(name: str, kind: str, read: dict[str, float | None], column: Cells)
 
 def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
     stripped = lambda cell: "" if is_missing(cell) else cell.strip()
-    counts: Counter[str] = Counter()
-    for cell, count in Counter(column).items():
-        counts[stripped(cell)] += count
+    counts = Counter(map(stripped, column))
     missing = counts.pop("", 0)
     if len(counts) == 1 and not missing:
         return _unused(name, f"the same in every row ({shown(column[0])})")
@@ -237,12 +235,9 @@ def _counter(name: str, known: np.ndarray, rows: int) -> bool:
 
 def _copies(column: Cells, labels: Cells) -> bool:
     """Return whether each value belongs to one label, and each label to one value."""
-    label_of: dict[str, str] = {}
-    cell_of: dict[str, str] = {}
-    for cell, label in zip(map(str.strip, column), map(str.strip, labels), strict=True):
-        if label_of.setdefault(cell, label) != label or cell_of.setdefault(label, cell) != cell:
-            return False
-    return len(label_of) > 1
+    pairs = set(zip(map(str.strip, column), map(str.strip, labels), strict=True))
+    values, names = ({pair[i] for pair in pairs} for i in (0, 1))
+    return len(pairs) == len(values) == len(names) > 1
 
 
 def _cycles(known: np.ndarray) -> dict[str, list[Callable[[np.ndarray], np.ndarray]]]:

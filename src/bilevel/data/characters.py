@@ -11,7 +11,7 @@ import numpy as np
 
 from bilevel.checks import check_count, check_flag, check_generator
 
-from .directories import Directory, load
+from .directories import DataFile, Directory, load
 from .files import DataError
 
 SIDE, DRAWERS = 105, 20
@@ -24,10 +24,9 @@ PREFIX = "omniglot_"  # of local files: "images_background_small1.zip" is too ge
 
 
 @dataclass(frozen=True)
-class Archive:
+class Archive(DataFile):
     """File of the data set: its name, its number of characters, and the SHA-256 of their pixels as bits."""
 
-    name: str
     characters: int
     sha256: str
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .directories import Directory, load
+from .directories import DataFile, Directory, load
 from .examples import Examples
 from .files import DataError, bundled, read, unpack
 from .formats import parse_libsvm
@@ -64,8 +64,7 @@ def space_ga_scale(directory: Directory = None, *, download: bool = False) -> Ex
 
 
 @dataclass(frozen=True)
-class CountyFile:
-    name: str
+class CountyFile(DataFile):
     bundled: Callable[[], Counties]
 
     def parse(self, content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:

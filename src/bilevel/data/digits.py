@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .directories import Directory, load
+from .directories import DataFile, Directory, load
 from .examples import Examples
 from .files import DataError, bundled, read
 from .formats import parse_idx
@@ -19,10 +19,9 @@ MIRRORS = (
 
 
 @dataclass(frozen=True)
-class IdxFile:
+class IdxFile(DataFile):
     """File of the data set: its name, the shape of its array, and the SHA-256 of the array's bytes."""
 
-    name: str
     shape: tuple[int, ...]
     sha256: str
 

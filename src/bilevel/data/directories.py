@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from bilevel.checks import check_path
 
@@ -14,14 +15,14 @@ from .files import DataError, read
 Directory = str | os.PathLike[str] | None
 
 
-@runtime_checkable
-class DataFile(Protocol):
+@dataclass(frozen=True)
+class DataFile:
     """File of a data set. `parse` checks its content and raises a `DataError` that starts with the label."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def parse(self, content: bytes, label: str) -> Any: ...
+    def parse(self, content: bytes, label: str) -> Any:
+        raise NotImplementedError
 
 
 def load(

@@ -41,9 +41,7 @@ def as_page(found: Findings) -> str:
         high=f"{high:.2f}",
         worth=_worth(found, found.worth) if found.worth else "<p>Not measured (<code>--no-check</code>).</p>",
         columns="\n".join(map(_column, found.encoding.columns)),
-        made="".join(
-            f"<dt>{text(name)}</dt><dd>{text(value, SENTENCE)}</dd>" for name, value in found.made.items()
-        ),
+        made="".join(f"<dt>{text(k)}</dt><dd>{text(v, SENTENCE)}</dd>" for k, v in found.made.items()),
     )
 
 
@@ -63,16 +61,15 @@ def summary(found: Findings) -> str:
             "columns say too little about the label, or there are too few trusted rows."
         )
     wrong = found.expected[0]
-    differs = (
-        f"The suggested label differs from the given one in {rows_in_words(int(found.disputed.sum()))}. "
-    )
+    disputed = rows_in_words(int(found.disputed.sum()))
+    differs = f"The suggested label differs from the given one in {disputed}. "
     if not wrong:
         return (
             f"Of {count:,} rows, hardly any seems to have a wrong label ({_between(found)}). {differs}On the trusted "
             "rows about as many suggestions are wrong, so this alone is no sign of wrong labels."
         )
     twice = min(2 * wrong, count)
-    first, second = (" and ".join(_found(found, found.worth, looked)) for looked in (wrong, twice))
+    first, second = (_found(found, found.worth, looked, " and ") for looked in (wrong, twice))
     return (
         f"Of {count:,} rows, about <b>{_rounded(wrong)}</b> seem to have a wrong label ({_between(found)}). "
         f"The {_rounded(wrong)} most suspicious rows should contain between {first} of them, "
@@ -82,16 +79,16 @@ def summary(found: Findings) -> str:
     )
 
 
-def _found(found: Findings, worth: Worth, looked: int) -> tuple[str, str]:
+def _found(found: Findings, worth: Worth, looked: int, between: str = " to ") -> str:
     """Return the smallest and the largest share of the wrong labels that is in the first rows."""
     wrong, _, _ = found.expected or (0, 0, 0)
-    return _outwards(worth.found_interval(looked / len(found.rows), wrong))
+    return _outwards(worth.found_interval(looked / len(found.rows), wrong), between)
 
 
-def _outwards(interval: tuple[float, float]) -> tuple[str, str]:
+def _outwards(interval: tuple[float, float], between: str = " to ") -> str:
     """Round the ends so that no digit promises more than the interval."""
     low, high = interval
-    return f"{floor(100 * low + 1e-9)}%", f"{ceil(100 * high - 1e-9)}%"
+    return f"{floor(100 * low + 1e-9)}%{between}{ceil(100 * high - 1e-9)}%"
 
 
 def _template(name: str) -> Template:
@@ -139,28 +136,22 @@ def _more(found: Findings, order: np.ndarray) -> str:
 
 def _row(found: Findings, i: int, names: list[str]) -> str:
     given, new = text(found.classes[found.given[i]]), text(found.classes[found.suggested[i]])
-    sure = f"{found.sureness[i]:.0%}"
+    swap, sure = f'{given} <span class="quiet">stays, ', f"{found.sureness[i]:.0%}</span>"
     if found.disputed[i]:
-        swap = f'<span class="given">{given}</span> → <span class="new">{new}</span> <span class="quiet">{sure}</span>'
-    else:
-        swap = f'{given} <span class="quiet">stays, {sure}</span>'
-    row = found.table.rows[found.rows[i]]
-    cells = "".join(
-        f"<span><i>{text(name, 24)}</i> {_cell(row[found.table.index(name)])}</span>"
-        for name in (*names, *found.telling[:CELLS])
-    )
+        swap = f'<span class="given">{given}</span> → <span class="new">{new}</span> <span class="quiet">'
+    row, cells = found.table.rows[found.rows[i]], ""
+    for name in (*names, *found.telling[:CELLS]):
+        cell = row[found.table.index(name)]
+        shown = text(cell, 32) if cell.strip() else "<i>missing</i>"
+        cells += f"<span><i>{text(name, 24)}</i> {shown}</span>"
     left = len(found.telling) - CELLS
     if left > 0:
         cells += f'<span class="quiet">… and {left} more {plural("column", left)}</span>'
     return (
-        f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
+        f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}{sure}</td>'
         f'<td class="n" data-label="suspicion">{found.suspicion[i]:.3f}{_bar(float(found.suspicion[i]))}</td>'
         f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{cells}</td></tr>'
     )
-
-
-def _cell(cell: str) -> str:
-    return text(cell, 32) if cell.strip() else "<i>missing</i>"
 
 
 def _bar(share: float) -> str:
@@ -189,6 +180,7 @@ def _worth(found: Findings, worth: Worth) -> str:
     wrong, _, _ = found.expected or (0, 0, 0)
     first, second = worth.suspicion[~worth.wrong], worth.suspicion[worth.wrong]
     both = f"Suspicion of {len(first)} trusted rows with their label and of {len(second)} with a wrong one"
+    looked = "rows looked at, the most suspicious first"
     low, high = worth.interval()
     part = lambda change: f"{worth.area(change):.3f}" if (worth.change == change).any() else "–"
     return _template("evaluation.html").substitute(
@@ -196,17 +188,15 @@ def _worth(found: Findings, worth: Worth) -> str:
         right=len(first),
         rows=f"{len(found.rows):,}",
         apart=charts.beside(first, second, "suspicion", both),
-        review=charts.curve(
-            *worth.found_curve(), "rows looked at, the most suspicious first", "Wrong labels found"
-        ),
+        review=charts.curve(*worth.found_curve(), looked, "Wrong labels found"),
         area=f"{worth.area():.3f}",
         low=f"{low:.3f}",
         high=f"{high:.3f}",
         evenly=part(EVENLY),
         lookalike=part(LOOKALIKE),
         suggested=f"{worth.suggested:.0%}",
-        suggested_ends=" to ".join(_outwards(worth.suggested_interval())),
-        found=" to ".join(_found(found, worth, wrong)) if wrong else "–",
+        suggested_ends=_outwards(worth.suggested_interval()),
+        found=_found(found, worth, wrong) if wrong else "–",
         expected=_rounded(wrong) if found.expected else "–",
         between=_between(found) if found.expected else "nothing can be said",
     )
