@@ -98,9 +98,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     """
     check_flag(download, "download")
     if check_count(size, "size") > SIDE:
-        raise ValueError(
-            f"size={size}: the drawings have {SIDE} × {SIDE} pixels; pass at most {SIDE}, such as 28"
-        )
+        pixels = f"the drawings have {SIDE} × {SIDE} pixels"
+        raise ValueError(f"size={size}: {pixels}; pass at most {SIDE}, such as 28")
     urls = (lambda name: [MIRROR + name.removeprefix(PREFIX)]) if download else None
     found = load(ARCHIVES, directory, LARGEST_ARCHIVE, urls)
     if found is None:
@@ -114,10 +113,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     for archive, part in zip(ARCHIVES, parts, strict=True):
         for key, drawings in part.items():
             if key in characters and not np.array_equal(characters[key], drawings):
-                name = f"{place}, {archive.name}"
-                raise DataError(
-                    f"{name}: its {'/'.join(key)} differs from the other archive's; get both again"
-                )
+                where = f"{place}, {archive.name}: its {'/'.join(key)}"
+                raise DataError(f"{where} differs from the other archive's; get both again")
             characters[key] = drawings
     keys = sorted(characters)
     names = tuple("/".join(key) for key in keys)
@@ -156,9 +153,8 @@ def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarra
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(
-            f"{name}: is no zip archive, cut off or damaged ({error}); get a fresh copy"
-        ) from error
+        problem = f"is no zip archive, cut off or damaged ({error})"
+        raise DataError(f"{name}: {problem}; get a fresh copy") from error
     return found
 
 
@@ -176,7 +172,6 @@ def _picture(content: bytes, name: str) -> np.ndarray:
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{name}: is no PNG picture ({error}); get a fresh copy of the archive") from error
     if gray.shape != (SIDE, SIDE):
-        raise DataError(
-            f"{name}: is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}; this is another data set"
-        )
+        problem = f"is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}"
+        raise DataError(f"{name}: {problem}; this is another data set")
     return gray < 0.5

@@ -77,7 +77,8 @@ def mnist(directory: Directory = None, *, download: bool = False) -> Mnist:
     if found is None:
         return _bundled()
     arrays, place = found
-    return Mnist(*(_examples(*arrays[i : i + 2], f"full MNIST from {place}") for i in (0, 2)))
+    train, test = (_examples(*arrays[i : i + 2], f"full MNIST from {place}") for i in (0, 2))
+    return Mnist(train, test)
 
 
 def _bundled() -> Mnist:

@@ -42,9 +42,8 @@ def load(
     if found is None:
         return None
     paths, place = found
-    return [
-        file.parse(read(path, at_most), str(path)) for file, path in zip(files, paths, strict=True)
-    ], place
+    pairs = zip(files, paths, strict=True)
+    return [file.parse(read(path, at_most), str(path)) for file, path in pairs], place
 
 
 def locate(

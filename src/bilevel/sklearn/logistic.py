@@ -11,8 +11,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevel.sklearn import penalty_softmax as entropy
 from bilevel.sklearn.penalty_estimator import PerFeature
 
-__all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
-
 Fitted = TypeVar("Fitted", bound="_Logistic")
 
 

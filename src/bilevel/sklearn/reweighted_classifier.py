@@ -93,9 +93,9 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
         else:
             kept, right = np.arange(len(X)), self._right(y_trusted)
             check_consistent_length(trusted, right)
-        options = dict(hidden=self.hidden, steps=self.max_iter, progress=bool(self.verbose))
-        seed = int(rng.randint(2**31 - 1))
-        found = weigh(X[kept], labels, trusted, right, len(self.classes_), seed=seed, **options)
+        seed, progress = int(rng.randint(2**31 - 1)), bool(self.verbose)
+        options = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
+        found = weigh(X[kept], labels, trusted, right, len(self.classes_), **options)
         self.sample_weight_, self.suspicion_ = np.ones(len(X)), np.zeros(len(X))
         self.sample_weight_[kept], self.suspicion_[kept] = found.weights, found.suspicion
         self.suspects_ = kept[np.argsort(-found.suspicion, kind="stable")]

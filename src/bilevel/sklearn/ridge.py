@@ -9,8 +9,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bilevel.sklearn import penalty_squares as squares
 from bilevel.sklearn.penalty_estimator import PerFeature, check_size
 
-__all__ = ["PerFeatureLasso", "PerFeatureRidge"]
-
 Fitted = TypeVar("Fitted", bound="_Linear")
 
 
