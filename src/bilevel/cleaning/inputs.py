@@ -161,13 +161,13 @@ def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
             )
         if odd:
             where = f"In {rows_in_words(len(odd))} of the trusted ones"
-            notes.append(f"{where} {shown(column.name)} is {what}: {listed(set(odd))}.")
+            notes.append(f"{where} {shown(column.name)} is {what}: {listed(dict.fromkeys(odd))}.")
     return notes
 
 
 def _similar_labels(labels: list[str]) -> list[str]:
     written: dict[str | float, set[str]] = {}
-    for name in set(labels):
+    for name in dict.fromkeys(labels):
         written.setdefault(_meant(name), set()).add(name)
     note = "Labels that differ only in writing count as different"
     return [f"{note}: {listed(sorted(names))}." for names in written.values() if len(names) > 1]
