@@ -76,9 +76,9 @@ def mnist(directory: Directory = None, *, download: bool = False) -> Mnist:
     found = load(FULL, directory, LARGEST_FILE, urls)
     if found is None:
         return _bundled()
-    arrays, place = found
-    train, test = (_examples(*arrays[i : i + 2], f"full MNIST from {place}") for i in (0, 2))
-    return Mnist(train, test)
+    (train_images, train_labels, test_images, test_labels), place = found
+    source = f"full MNIST from {place}"
+    return Mnist(_examples(train_images, train_labels, source), _examples(test_images, test_labels, source))
 
 
 def _bundled() -> Mnist:

@@ -94,7 +94,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             kept, right = np.arange(len(X)), self._right(y_trusted)
             check_consistent_length(trusted, right)
         seed, progress = int(rng.randint(2**31 - 1)), bool(self.verbose)
-        options = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
+        options: dict[str, Any] = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
         found = weigh(X[kept], labels, trusted, right, len(self.classes_), **options)
         self.sample_weight_, self.suspicion_ = np.ones(len(X)), np.zeros(len(X))
         self.sample_weight_[kept], self.suspicion_[kept] = found.weights, found.suspicion
