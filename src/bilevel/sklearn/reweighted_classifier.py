@@ -150,6 +150,6 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             own = rng.permutation(np.flatnonzero(labels == c))
             held[own[: min(max(1, round(self.trusted_fraction * len(own))), len(own) - 1)]] = True
         if not held.any():
-            alone = "no class has two rows, so no row can be held out as trusted"
-            raise ValueError(f"{alone}: pass X_trusted and y_trusted")
+            single = "no class has two rows, so no row can be held out as trusted"
+            raise ValueError(f"{single}: pass X_trusted and y_trusted")
         return np.flatnonzero(~held), np.flatnonzero(held)
