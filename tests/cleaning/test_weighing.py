@@ -22,8 +22,7 @@ from bilevel.row_weights.fit import (
     training,
     weigh,
 )
-from bilevel.row_weights.models import initial, predictor, scale_of
-from bilevel.row_weights.padding import bucket, padded
+from bilevel.row_weights.models import bucket, initial, padded, predictor, scale_of
 from run_options import with_options
 
 N, D, CLASSES = 60, 3, 3

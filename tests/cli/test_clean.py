@@ -3,6 +3,7 @@
 import csv
 import errno
 import os
+import re
 import signal
 from pathlib import Path
 from typing import NamedTuple
@@ -173,6 +174,22 @@ def test_values_that_only_trusted_rows_have_are_told(call, files):
     result = call(*USUAL)
     assert result.exit_code == 0
     assert "'color' is a value of no row of the data: 'green'" in " ".join(result.stdout.split())
+
+
+def test_notes_have_the_order_of_the_file(call, files):
+    """The order of a set changes with every process, and so would the report."""
+    names = [f"shade {i}" for i in range(5, 0, -1)]
+    data = [[*rest, f"{kind}{i % 4}"] for i, (*rest, kind) in enumerate(rows(80))]
+    upper = [[*rest, kind.upper()] for *rest, kind in data]
+    save("data.csv", HEADER, [*data, *upper])
+    right = [[size, names[i % 5], kind] for i, (size, _, kind) in enumerate(data[:40] + upper[:40])]
+    save("trusted.csv", HEADER, [[f"{size}1", color, kind] for size, color, kind in right])
+    result = call(*USUAL)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert f"of no row of the data: {', '.join(map(repr, names))}." in text
+    alike = re.findall(r"count as different: '(\w+)'", text)
+    assert alike == ["NO0", "YES1", "NO2", "YES3"]
 
 
 @pytest.mark.parametrize(("theirs", "hint"), [("1.0", "did you mean '1'?"), ("0.0", "did you mean '0'?")])

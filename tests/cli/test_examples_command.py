@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from bilevel import applications
 from bilevel.applications import MODULES, Application, Outcome
 from bilevel.cli import app, examples
-from bilevel.data.errors import DataError
+from bilevel.data.files import DataError
 from bilevel.loop.errors import RunError
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bilevel.data import SPACE_GA_FEATURES, DataError, counties, county_digests, space_ga, space_ga_scale
+from bilevel.data import SPACE_GA_FEATURES, DataError, counties, space_ga, space_ga_scale
 from bilevel.data.counties import COUNTIES, bundled_counties
-from bilevel.data.libsvm import parse_libsvm
+from bilevel.data.formats import parse_libsvm
 
 # First lines of the two original files, as published.
 FIRST = (
@@ -43,16 +43,16 @@ def digests(text):
     table = lambda text: np.column_stack(parse_libsvm(text.encode(), "stand-in", 6)[::-1])
     six = {"space_ga": bundled_counties(), "space_ga_scale": counties._bundled_scaled()}
     return (
-        {"space_ga": county_digests.whole_numbers(table(text))},
-        {name: county_digests.six_digits(table(full_text(own, 6))) for name, own in six.items()},
+        {"space_ga": counties.whole_numbers(table(text))},
+        {name: counties.six_digits(table(full_text(own, 6))) for name, own in six.items()},
     )
 
 
 @pytest.fixture
 def published(monkeypatch, digests):
     """As if the stand-ins were the published files."""
-    monkeypatch.setattr(county_digests, "WHOLE_NUMBERS", digests[0])
-    monkeypatch.setattr(county_digests, "SIX_DIGITS", digests[1])
+    monkeypatch.setattr(counties, "WHOLE_NUMBERS", digests[0])
+    monkeypatch.setattr(counties, "SIX_DIGITS", digests[1])
 
 
 def test_bundled_counties(no_network):
@@ -191,14 +191,14 @@ def test_other_digits_of_the_same_numbers_are_the_same_data(text, published, tmp
         np.nextafter(inputs[:, :4], np.inf),
         np.vectorize(lambda v: float(f"{v:.12g}"))(inputs[:, :4]),
     ):
-        assert county_digests.is_published("space_ga", np.column_stack([values, inputs[:, 4:]]), targets)
+        assert counties.is_published("space_ga", np.column_stack([targets, values, inputs[:, 4:]]))
 
 
 @pytest.mark.parametrize("value", [-1e308, 1e308, 800.0, -40.0])
 def test_digests_of_wild_values_are_no_digests(value):
     table = np.full((3, 7), value)
-    assert county_digests.whole_numbers(table) is None
-    assert not county_digests.is_published("space_ga", table[:, 1:], table[:, 0])
+    assert counties.whole_numbers(table) is None
+    assert not counties.is_published("space_ga", table)
 
 
 def test_a_damaged_bundled_table_is_noticed(monkeypatch):

@@ -31,12 +31,9 @@ def test_the_named_folder_comes_first(monkeypatch, tmp_path, cache):
     write(tmp_path / "argument", "a")
     monkeypatch.setenv("BILEVEL_DATA", str(tmp_path / "environment"))
     found = locate(["a"], tmp_path / "argument", refuse_download)
-    assert found is not None
-    assert found.files == (tmp_path / "argument" / "a",)
-    assert found.place == str(tmp_path / "argument")
+    assert found == ([tmp_path / "argument" / "a"], str(tmp_path / "argument"))
     found = locate(["a"], None, refuse_download)
-    assert found is not None
-    assert found.files == (tmp_path / "environment" / "a",)
+    assert found == ([tmp_path / "environment" / "a"], str(tmp_path / "environment"))
 
 
 def test_then_the_cache_then_a_download_then_nothing(cache):
@@ -45,10 +42,10 @@ def test_then_the_cache_then_a_download_then_nothing(cache):
     assert locate(["a", "b"], None, None) is None  # half a data set is none
     found = locate(["a", "b"], None, fake_download)
     assert found is not None
-    assert [path.read_text() for path in found.files] == ["a", "downloaded"]
+    assert [path.read_text() for path in found[0]] == ["a", "downloaded"]
     again = locate(["a", "b"], None, refuse_download)
     assert again == found
-    assert str(cache) in found.place
+    assert str(cache) in found[1]
 
 
 def test_an_empty_variable_names_no_folder(monkeypatch):
@@ -60,7 +57,7 @@ def test_an_unpacked_file_will_do(tmp_path):
     write(tmp_path, "a", "b.gz", "b")
     found = locate(["a.gz", "b.gz"], tmp_path, None)
     assert found is not None
-    assert found.files == (tmp_path / "a", tmp_path / "b.gz")
+    assert found[0] == [tmp_path / "a", tmp_path / "b.gz"]
 
 
 @pytest.mark.parametrize("how", ["argument", "variable"])

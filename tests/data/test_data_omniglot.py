@@ -10,7 +10,7 @@ from matplotlib.image import imsave
 
 from bilevel.data import characters as module
 from bilevel.data.characters import ARCHIVES, Archive, omniglot, shrunk
-from bilevel.data.errors import DataError
+from bilevel.data.files import DataError
 
 CHARACTERS = {"Greek": 2, "Latin": 1}, {"Greek": 2, "Latin": 1, "Tagalog": 3}  # of the two archives
 

@@ -10,7 +10,7 @@ from sklearn.model_selection import KFold
 import bilevel as bl
 from bilevel.sklearn import folds, penalty_softmax as entropy, penalty_squares as squares
 from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
-from bilevel.sklearn.penalty_solver import spectral
+from bilevel.sklearn.penalty_solver import Spectral
 from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
 from bilevel.sklearn.splits import splits
 
@@ -152,7 +152,7 @@ def test_padded_hypergradient_is_that_of_validation_by_hand(kind):
     data = bl.Batch(data.inner, (*data.outer, NO_PRIOR))
     problem = squares.problem(kind == "lasso", None)
     if kind == "lasso":
-        solver = spectral(problem, 1 / smoothness, folds.bounded_l1, tolerance=1e-9)
+        solver = Spectral(problem, 1 / smoothness, folds.bounded_l1, tolerance=1e-9)
     else:
         solver = bl.tuning_free(problem, project=folds.bounded, tol=1e-8)
     step = jax.jit(solver.step)

@@ -28,7 +28,7 @@ from bilevel.applications.base import Application, Outcome
 from bilevel.applications.parts import descend, joined, mean, mnist_parts, share_right
 from bilevel.checks import check_generator, check_labels
 from bilevel.data.examples import Examples
-from bilevel.data.noise import check_share
+from bilevel.data.transforms import check_share
 from bilevel.problems.reweighting import MLP, initial_mlp, logits, losses
 from bilevel.problems.scores import roc_auc
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bilevel.cleaning import cells
-from bilevel.cleaning.table import Table, TableError, is_missing
+from bilevel.cleaning.table import Table, TableError, is_missing, listed, rows_in_words
 from bilevel.words import shown
 
 LARGEST = 6.0  # standard deviations
@@ -31,6 +31,7 @@ RARE = 5  # rows; a value with fewer rows is one of the others
 FREE_TEXT = 0.5  # distinct values per row
 NAMED_ID = re.compile(r"(.*[\W_])?(id|uuid|guid|key|index)", re.IGNORECASE)
 TOLD = 3  # odd cells shown
+PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
 
 Cells = list[str]
 Part = Callable[[np.ndarray], np.ndarray]
@@ -59,8 +60,7 @@ class Encoding(NamedTuple):
 
     def __call__(self, table: Table) -> np.ndarray:
         """Return a float32 matrix with the rows of the table."""
-        used = [column for column in self.columns if column.parts]
-        return _matrix([(column, column.read(table.column(column.name))) for column in used], len(table))
+        return _matrix([(c, c.read(table.column(c.name))) for c in self.columns if c.parts], len(table))
 
 
 def fit_encoding(
@@ -81,7 +81,7 @@ def fit_encoding(
         why = "; ".join(f"{column.name}: {column.treatment}" for column in encoding.columns)
         why = why or "there is no other column"
         raise TableError(f"{table.path} has no column to judge the labels by ({why})")
-    return encoding, _matrix([(column, values) for column, values in fitted if column.parts], len(table))
+    return encoding, _matrix(fitted, len(table))
 
 
 def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[str]:
@@ -98,11 +98,10 @@ def telling(encoding: Encoding, matrix: np.ndarray, labels: np.ndarray) -> list[
 
 
 def _matrix(columns: list[tuple[Column, np.ndarray]], rows: int) -> np.ndarray:
-    matrix, at = np.empty((rows, sum(len(column.parts) for column, _ in columns)), np.float32), 0
-    for column, values in columns:
-        for part in column.parts:
-            matrix[:, at] = part(values)
-            at += 1
+    parts = [(part, values) for column, values in columns for part in column.parts]
+    matrix = np.empty((rows, len(parts)), np.float32)
+    for i, (part, values) in enumerate(parts):
+        matrix[:, i] = part(values)
     return matrix
 
 
@@ -133,17 +132,11 @@ def _dots_group(counts: Collection[str]) -> bool:
 
     Three digits follow every dot, and numbers without a dot have at most three.
     """
-    dotted = whole = False
-    for cell in map(str.strip, counts):
-        if cell.isdigit():
-            whole = True
-            if len(cell) > 3:
-                return False
-        elif "." in cell and not is_missing(cell):
-            dotted = True
-            if not cells.DOTS_GROUP.fullmatch(cell):
-                return False
-    return dotted and whole
+    stripped = [cell.strip() for cell in counts if not is_missing(cell)]
+    whole = [cell for cell in stripped if cell.isdigit()]
+    dotted = [cell for cell in stripped if "." in cell]
+    fits = all(len(cell) <= 3 for cell in whole) and all(map(cells.DOTS_GROUP.fullmatch, dotted))
+    return bool(dotted and whole and fits)
 
 
 def _fit(
@@ -176,7 +169,9 @@ def _numeric(name: str, kind: str, read: dict[str, float | None], column: Cells)
         words.append(f"as a number{place}")
     if len(known) < len(column):
         parts.append(np.isnan)
-        words.append(f"missing in {_rows(len(column) - len(known))}: filled with the median and flagged")
+        words.append(
+            f"missing in {rows_in_words(len(column) - len(known))}: filled with the median and flagged"
+        )
     reader = cells.READERS[kind]
     again = lambda column: _values(column, {cell: reader(cell) for cell in set(column)})
     treatment = "; ".join(filter(None, words))
@@ -185,14 +180,12 @@ def _numeric(name: str, kind: str, read: dict[str, float | None], column: Cells)
 
 def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
     stripped = lambda cell: "" if is_missing(cell) else cell.strip()
-    counts: Counter[str] = Counter()
-    for cell, count in Counter(column).items():
-        counts[stripped(cell)] += count
+    counts = Counter(map(stripped, column))
     missing = counts.pop("", 0)
     if len(counts) == 1 and not missing:
         return _unused(name, f"the same in every row ({shown(column[0])})")
     if len(counts) > max(RARE, FREE_TEXT * sum(counts.values())):
-        different = f"{len(counts):,} different values in {_rows(len(column))}"
+        different = f"{len(counts):,} different values in {rows_in_words(len(column))}"
         return _unused(name, f"{different}: an identifier or free text")
     frequent = [level for level, count in counts.most_common(most) if count >= RARE]
     frequent = frequent or [counts.most_common(1)[0][0]]
@@ -201,13 +194,10 @@ def _category(name: str, column: Cells, most: int) -> tuple[Column, np.ndarray]:
     width = len(places) + (others > 0)
     elsewhere = len(places) if others else -1  # -1: a value of trusted rows only has no column
 
-    read = lambda column: _values(
-        column, {cell: places.get(stripped(cell), elsewhere) for cell in set(column)}
-    )
-    treatment = f"{len(counts):,} values" + (
-        f", the {len(frequent)} most frequent by themselves" if others else ""
-    )
-    treatment += f"; missing in {_rows(missing)}: counted as a separate value" if missing else ""
+    read = lambda column: np.array([places.get(stripped(cell), elsewhere) for cell in column], float)
+    treatment = f"{len(counts):,} values"
+    treatment += f", the {len(frequent)} most frequent by themselves" if others else ""
+    treatment += f"; missing in {rows_in_words(missing)}: counted as a separate value" if missing else ""
     parts = tuple(partial(np.equal, float(i)) for i in range(width))
     return Column(name, "category", treatment, read, parts, frozenset(counts)), read(column)
 
@@ -216,7 +206,7 @@ def _unused(name: str, why: str) -> tuple[Column, np.ndarray]:
     return Column(name, "not used", why, lambda column: np.empty(0)), np.empty(0)
 
 
-def _values(column: Cells, known: Mapping[str, float | int | None]) -> np.ndarray:
+def _values(column: Cells, known: Mapping[str, float | None]) -> np.ndarray:
     """Return the values of all cells, NaN for missing and unreadable cells."""
     return np.array([known[cell] for cell in column], float)  # None becomes NaN
 
@@ -245,12 +235,9 @@ def _counter(name: str, known: np.ndarray, rows: int) -> bool:
 
 def _copies(column: Cells, labels: Cells) -> bool:
     """Return whether each value belongs to one label, and each label to one value."""
-    label_of: dict[str, str] = {}
-    cell_of: dict[str, str] = {}
-    for cell, label in zip(map(str.strip, column), map(str.strip, labels), strict=True):
-        if label_of.setdefault(cell, label) != label or cell_of.setdefault(label, cell) != cell:
-            return False
-    return len(label_of) > 1
+    pairs = set(zip(map(str.strip, column), map(str.strip, labels), strict=True))
+    values, names = ({pair[i] for pair in pairs} for i in (0, 1))
+    return len(pairs) == len(values) == len(names) > 1
 
 
 def _cycles(known: np.ndarray) -> dict[str, list[Callable[[np.ndarray], np.ndarray]]]:
@@ -260,13 +247,8 @@ def _cycles(known: np.ndarray) -> dict[str, list[Callable[[np.ndarray], np.ndarr
         wave = lambda function, days: np.nan_to_num(function(2 * np.pi * (days % period) / period))
         return [partial(wave, np.sin), partial(wave, np.cos)]
 
-    whole = not (known % 1).any()
-    varies = {
-        "year": (365.2425, np.ptp(known) > 60),
-        "week": (7.0, np.ptp(known) >= 2),
-        "day": (1.0, not whole),
-    }
-    return {name: around(period) for name, (period, does) in varies.items() if does}
+    covered = {"year": np.ptp(known) > 60, "week": np.ptp(known) >= 2, "day": (known % 1).any()}
+    return {name: around(PERIODS[name]) for name, varies in covered.items() if varies}
 
 
 def _notes(kind: str, column: Cells, read: dict[str, float | None]) -> str:
@@ -281,10 +263,6 @@ def _notes(kind: str, column: Cells, read: dict[str, float | None]) -> str:
         notes += " (decimal points would fit as well)"
     if strange := {cell for cell, value in read.items() if value is None}:
         odd = Counter(cell.strip() for cell in column if cell in strange)
-        few = ", ".join(shown(cell) for cell, _ in odd.most_common(TOLD)) + (", …" if len(odd) > TOLD else "")
-        notes += ("; " if notes else "") + f"no {kind} in {_rows(odd.total())} ({few})"
+        few = listed((cell for cell, _ in odd.most_common()), TOLD)
+        notes += ("; " if notes else "") + f"no {kind} in {rows_in_words(odd.total())} ({few})"
     return notes
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} row" + "s" * (count != 1)

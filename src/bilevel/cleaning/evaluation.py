@@ -50,8 +50,8 @@ class Worth(NamedTuple):
 
     def area(self, *changes: int) -> float:
         """Return the area under the ROC curve: P(a wrong label is more suspicious than a right one)."""
-        picked = self.wrong if not changes else np.isin(self.change, changes)
-        return roc_area(*self._part(picked), *self._part(~self.wrong))
+        parts = np.isin(self.change, changes or (EVENLY, LOOKALIKE)), ~self.wrong
+        return roc_area(*(array[part] for part in parts for array in (self.suspicion, self.weight)))
 
     def interval(self) -> tuple[float, float]:
         """Return a 95 % interval for the area, after Hanley and McNeil (1982).
@@ -78,16 +78,6 @@ class Worth(NamedTuple):
         """Return a 95 % interval for `suggested`, after Clopper and Pearson."""
         return predicted(self.suggested, effective(self.weight[self.wrong]))
 
-    def rates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return falling thresholds, and the shares of wrong, right and data labels at or above each."""
-        thresholds = np.unique(self.suspicion)[::-1]
-        return (
-            thresholds,
-            _above(thresholds, *self._part(self.wrong)),
-            _above(thresholds, *self._part(~self.wrong)),
-            _above(thresholds, self.data, np.ones(len(self.data))),
-        )
-
     def share_wrong(self) -> tuple[float, float, float] | None:
         """Return π and a 95 % interval, or None without an estimate.
 
@@ -95,9 +85,8 @@ class Worth(NamedTuple):
         f is the share of wrong suggestions for any given label, because the model has not seen the row. The
         interval is from the delta method; every share is taken one row away from 0 and 1.
         """
-        s, s_error = _share(
-            self.data_disputed, np.ones(len(self.data_disputed)), float(len(np.unique(self.row)))
-        )
+        rows = float(len(np.unique(self.row)))
+        s, s_error = _share(self.data_disputed, np.ones(len(self.data_disputed)), rows)
         t, t_error = _share(self.disputed[self.wrong], self.weight[self.wrong])
         f, f_error = _share(~self.correct, self.weight)
         if t - f < LEAST_GAIN:
@@ -107,15 +96,19 @@ class Worth(NamedTuple):
         clipped = lambda value: float(np.clip(value, 0, 1))
         return clipped(share), clipped(share - reach), clipped(share + reach)
 
-    def found(self, reviewed: float, weight: np.ndarray | None = None) -> float:
-        """Return the share of labels made wrong that are as suspicious as the first `reviewed` of the data.
+    def found_curve(self, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return shares of the data, the most suspicious first, and the shares of labels made wrong in them.
 
         `weight` is the weight of each trusted row; the default is the weight of its class.
         """
         weight, thresholds = self.weight if weight is None else weight, np.unique(self.suspicion)[::-1]
         found = _above(thresholds, self.suspicion[self.wrong], weight[self.wrong])
         share = _above(thresholds, self.data, np.ones(len(self.data)))
-        return float(np.interp(reviewed, np.r_[0, share, 1], np.r_[0, found, 1]))
+        return np.r_[0, share, 1], np.r_[0, found, 1]
+
+    def found(self, reviewed: float, weight: np.ndarray | None = None) -> float:
+        """Return the share of labels made wrong that are as suspicious as the first `reviewed` of the data."""
+        return float(np.interp(reviewed, *self.found_curve(weight)))
 
     def found_interval(self, reviewed: float, wrong: int) -> tuple[float, float]:
         """Return a 95 % interval for the share of `wrong` labels in the first `reviewed` of the data.
@@ -132,9 +125,6 @@ class Worth(NamedTuple):
                 ends.append(predicted(self.found(reviewed, weight), effective(weight), wrong))
         return min(low for low, _ in ends), max(high for _, high in ends)
 
-    def _part(self, picked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.suspicion[picked], self.weight[picked]
-
 
 def worth(
     weigh: Weigh,
@@ -145,7 +135,6 @@ def worth(
     likeness: np.ndarray,
     *,
     seed: int,
-    folds: int = FOLDS,
     fold_done: Callable[[int], None] = lambda fold: None,
 ) -> Worth:
     """Evaluate the ranking `weigh(inputs, labels, trusted_inputs, trusted_labels)`.
@@ -153,15 +142,15 @@ def worth(
     `likeness` has the probabilities of the classes for the trusted rows.
     """
     rng = np.random.default_rng(seed)
-    size = len(trusted_labels) // folds  # the same in all folds, for one compiled program
+    size = len(trusted_labels) // FOLDS  # the same in all folds, for one compiled program
     # By class, and random within: every fold gets its part of every class.
     order = np.lexsort((rng.random(len(trusted_labels)), trusted_labels))
     classes = likeness.shape[1]
     in_data, among = (np.bincount(part, minlength=classes) / len(part) for part in (labels, trusted_labels))
     weight = np.divide(in_data, among, out=np.zeros(classes), where=among > 0)[trusted_labels]
     parts = []
-    for fold in range(folds):
-        hidden = order[fold::folds][:size]
+    for fold in range(FOLDS):
+        hidden = order[fold::FOLDS][:size]
         kept = np.setdiff1d(order, hidden)
         given, change = wrong_labels(trusted_labels[hidden], likeness[hidden], rng, fold)
         alike = given == lookalikes(trusted_labels[hidden], likeness[hidden])

@@ -3,7 +3,8 @@
 import csv
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,10 @@ def ranked_csv(found: Findings) -> tuple[str, int]:
     separator is the one of the table.
     """
     names = ["row", "suspicion", "weight", "given_label", "suggested_label", "suggested_probability"]
-    lines, count = _Lines([]), 0
+    lines, count = [], 0
+    file: Any = SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n"))
     # Python quotes a cell with a line break only if the break is part of the line terminator, so both kinds are.
-    writer = csv.writer(lines, delimiter=found.table.separator, lineterminator="\r\n")
+    writer = csv.writer(file, delimiter=found.table.separator, lineterminator="\r\n")
     header = [disarmed(name) for name in found.table.header]
     writer.writerow([*(_free(name, header) for name in names), *header])
     for about, i in _ranked(found):
@@ -36,16 +38,7 @@ def ranked_csv(found: Findings) -> tuple[str, int]:
         safe = [disarmed(cell) for cell in row]
         count += sum(a != b for a, b in zip(safe, row, strict=True))
         writer.writerow([i + 1, *about, *safe])
-    return "".join(lines.written), count
-
-
-class _Lines(NamedTuple):
-    """File for `csv.writer` with line feeds as line ends."""
-
-    written: list[str]
-
-    def write(self, line: str) -> None:
-        self.written.append(line.removesuffix("\r\n") + "\n")
+    return "".join(lines), count
 
 
 def weights_csv(found: Findings) -> str:

@@ -10,14 +10,23 @@ import numpy as np
 
 from bilevel.cleaning.cells import DECIMAL_COMMA, number
 from bilevel.cleaning.encoding import READABLE, Encoding, fit_encoding
-from bilevel.cleaning.table import Table, TableError, is_missing, labels_of, read_table
+from bilevel.cleaning.table import (
+    Table,
+    TableError,
+    is_missing,
+    labels_of,
+    listed,
+    plural,
+    read_table,
+    rows_in_words,
+)
 from bilevel.words import shown
 
 PER_CLASS = 5  # trusted rows of a class: one for each fold of the evaluation
 MOST_CLASSES = 100
 MOST_NUMBERS = 20  # labels with a fraction; more are measurements
 YES, NO = frozenset({"true", "1", "yes", "y", "t", "1.0"}), frozenset({"false", "0", "no", "n", "f", "0.0"})
-NAMED = 5  # names of a list in a message
+MARKS = YES | NO
 UNIQUE = 0.9  # the share of unique rows from which cells identify rows
 
 
@@ -86,7 +95,7 @@ def _check_columns(table: Table, trusted: Table, leave_out: Collection[str]) -> 
     missing = [name for name in table.header if name not in leave_out and name not in trusted.places]
     if missing:
         raise TableError(
-            f"{trusted.path} lacks the {_plural('column', len(missing))} {_listed(missing)} of {table.path}: both need "
+            f"{trusted.path} lacks the {plural('column', len(missing))} {listed(missing)} of {table.path}: both need "
             "the same columns, in any order; a column that does not matter can be left out with --ignore"
         )
 
@@ -98,19 +107,16 @@ def _rows_to_judge(
     known = known_rows(table, trusted, label)
     judged = np.setdiff1d(np.arange(len(table)), list(known))
     if not len(judged):
-        raise TableError(
-            f"every row of {table.path} is also in {trusted.path}: trust only rows that were checked"
-        )
+        both = f"every row of {table.path} is also in {trusted.path}"
+        raise TableError(f"{both}: trust only rows that were checked")
     notes = []
-    if count := len(known):
-        are = "is" if count == 1 else "are"
-        notes.append(f"{_rows(count)} of the table {are} also among the trusted ones, and not judged.")
+    if known:
+        rows, are = f"{rows_in_words(len(known))} of the table", "is" if len(known) == 1 else "are"
+        notes.append(f"{rows} {are} also among the trusted ones, and not judged.")
     if other := [table.lines[i] for i, j in known.items() if labels[i] != right[j]]:
-        where = ", ".join(f"{line:,}" for line in other[:NAMED]) + (", …" if other[NAMED:] else "")
-        has = "has" if len(other) == 1 else "have"
-        notes.append(
-            f"{_rows(len(other))} of the table {has} another label than the trusted copy: line {where}."
-        )
+        where, has = listed(other, show="{:,}".format), "has" if len(other) == 1 else "have"
+        rows = f"{rows_in_words(len(other))} of the table"
+        notes.append(f"{rows} {has} another label than the trusted copy: line {where}.")
     return judged, notes
 
 
@@ -135,42 +141,40 @@ def _keys(table: Table, places: list[int]) -> list[tuple[str, ...]]:
 def _check_cells(encoding: Encoding, table: Table, trusted: Table) -> list[str]:
     """Return notes on values in trusted rows that the data lack; raise if a whole column differs."""
     extra = [name for name in trusted.header if name not in table.places]
-    notes = [f"Columns that only the trusted rows have were not used: {_listed(extra)}."] if extra else []
-    for column in encoding.columns:
-        if not column.parts:
-            continue
-        cells = trusted.column(column.name)
-        if column.kind == "category":
-            odd = [cell for cell in cells if not is_missing(cell) and cell.strip() not in column.known]
+    notes = [f"Columns that only the trusted rows have were not used: {listed(extra)}."] if extra else []
+    for column in filter(lambda column: column.parts, encoding.columns):
+        cells, category = trusted.column(column.name), column.kind == "category"
+        if category:
+            unread = [cell.strip() not in column.known for cell in cells]
+        elif column.form == DECIMAL_COMMA and not any("," in cell for cell in cells):
+            unread = ["." in cell for cell in cells]  # with a decimal point
         else:
-            values = column.read(cells)
-            odd = [c for c, value in zip(cells, values, strict=True) if value != value and not is_missing(c)]
-            if column.form == DECIMAL_COMMA and not any("," in cell for cell in cells):
-                odd = [cell for cell in cells if "." in cell and not is_missing(cell)]  # with a decimal point
-        if not odd:
-            continue
-        if column.kind != "category" and len(odd) > (1 - READABLE) * len(cells):
+            unread = np.isnan(column.read(cells))
+        odd = [cell for cell, wrong in zip(cells, unread, strict=True) if wrong and not is_missing(cell)]
+        what = "a value of no row of the data" if category else f"no {column.kind}"
+        if not category and len(odd) > (1 - READABLE) * len(cells):
             line = trusted.lines[cells.index(odd[0])]
             form = f" ({column.treatment.split(';')[0]})" if column.treatment else ""
             raise TableError(
-                f"{trusted.path}, line {line:,}: {shown(odd[0])} in {shown(column.name)} is no {column.kind}{form}, "
-                f"as the data's are: write both files alike, or leave the column out with --ignore"
+                f"{trusted.path}, line {line:,}: {shown(odd[0])} in {shown(column.name)} is {what}{form}, as the "
+                "data's are: write both files alike, or leave the column out with --ignore"
             )
-        what = "a value of no row of the data" if column.kind == "category" else f"no {column.kind}"
-        where = f"In {_rows(len(odd))} of the trusted ones"
-        notes.append(f"{where} {shown(column.name)} is {what}: {_listed(set(odd))}.")
+        if odd:
+            where = f"In {rows_in_words(len(odd))} of the trusted ones"
+            notes.append(f"{where} {shown(column.name)} is {what}: {listed(dict.fromkeys(odd))}.")
     return notes
 
 
 def _similar_labels(labels: list[str]) -> list[str]:
     written: dict[str | float, set[str]] = {}
-    for name in set(labels):
+    for name in dict.fromkeys(labels):
         written.setdefault(_meant(name), set()).add(name)
     note = "Labels that differ only in writing count as different"
-    return [f"{note}: {_listed(sorted(names))}." for names in written.values() if len(names) > 1]
+    return [f"{note}: {listed(sorted(names))}." for names in written.values() if len(names) > 1]
 
 
 def _meant(label: str) -> str | float:
+    """Return the value of a number, and a word in one case."""
     value = number(label)
     return label.casefold() if value is None or value != value else value
 
@@ -179,14 +183,13 @@ def _marked(table: Table, column: str) -> np.ndarray:
     """Return the trusted rows, with true, 1 or yes. Other rows have false, 0, no or an empty cell."""
     table.index(column, "column of trusted rows")
     cells = table.column(column)
-    marks = [cell.strip().lower() for cell in cells]
-    for line, mark, cell in zip(table.lines, marks, cells, strict=True):
-        if mark not in YES and mark not in NO and not is_missing(mark):
+    for line, cell in zip(table.lines, cells, strict=True):
+        if cell.strip().lower() not in MARKS and not is_missing(cell):
             raise TableError(
                 f"{table.path}, line {line:,}: {shown(cell)} in {shown(column)} says neither true nor false: write "
                 "true, 1 or yes for a trusted row, and false, 0, no or nothing for others"
             )
-    return np.array([mark in YES for mark in marks])
+    return np.array([cell.strip().lower() in YES for cell in cells])
 
 
 def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: list[str], label: str) -> None:
@@ -197,22 +200,19 @@ def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: li
         )
     fractions = sum((value := number(name)) is not None and value % 1 != 0 for name in counts)
     if len(counts) > MOST_CLASSES or fractions > MOST_NUMBERS:
-        few = _listed(list(counts))
         raise TableError(
-            f"{path}: the label column {shown(label)} has {len(counts):,} different values ({few}): that looks like a "
-            f"measurement or a name, not a class; put it into at most {MOST_CLASSES} classes"
+            f"{path}: the label column {shown(label)} has {len(counts):,} different values ({listed(counts)}): that "
+            f"looks like a measurement or a name, not a class; put it into at most {MOST_CLASSES} classes"
         )
     if unknown := [name for name in right if name not in counts]:
         same = [name for name in counts if _meant(name) == _meant(unknown[0])]
         near = same or difflib.get_close_matches(unknown[0], counts, n=1)
-        every = f"{path} has {_listed(sorted(counts, key=_natural))}"
+        every = f"{path} has {listed(sorted(counts, key=_natural))}"
         hint = f"did you mean {shown(near[0])}?" if near else every
-        raise TableError(
-            f"{trusted_path}: no row of the data has the trusted label {shown(unknown[0])}: {hint}"
-        )
+        problem = f"no row of the data has the trusted label {shown(unknown[0])}"
+        raise TableError(f"{trusted_path}: {problem}: {hint}")
     if short := [name for name in sorted(counts, key=_natural) if right[name] < PER_CLASS]:
-        have = ", ".join(f"{right[name]} of {shown(name)}" for name in short[:NAMED])
-        have += ", …" if short[NAMED:] else ""
+        have = listed(short, show=lambda name: f"{right[name]} of {shown(name)}")
         raise TableError(
             f"{trusted_path}: too few trusted rows ({have}): {PER_CLASS} of each of the {len(counts)} classes are "
             f"needed, {PER_CLASS * len(counts)} at least; check more rows, or join or leave out rare classes"
@@ -221,18 +221,5 @@ def _check_labels(path: Path, labels: list[str], trusted_path: Path, trusted: li
 
 def _natural(name: str) -> tuple[int, float, str]:
     """Return a sort key: numbers by value, before words."""
-    value = number(name)
-    return (1, 0.0, name) if value is None or value != value else (0, value, name)
-
-
-def _listed(names: Collection[str]) -> str:
-    few = list(names)[:NAMED]
-    return ", ".join(map(shown, few)) + (", …" if len(names) > NAMED else "")
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} {_plural('row', count)}"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+    value = _meant(name)
+    return (1, 0.0, name) if isinstance(value, str) else (0, value, name)

@@ -7,9 +7,12 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from bilevel.words import shown
 
@@ -19,25 +22,18 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "?"})
 MISSING_VALUE = MISSING | {"none", "-", "."}
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 SEPARATOR_LINE = re.compile(r"sep=.\r?\n", re.IGNORECASE)
-# Content of files that are no text: the pattern, the format, and the fix.
-UNPACK = "unpack it first, e.g. {} {{path}} > unpacked.csv"
 SHEET = "save the sheet as CSV in UTF-8"
-FORMATS = {
-    rb"\x1f\x8b": ("compressed with gzip", UNPACK.format("gunzip -c")),
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed with bzip2", UNPACK.format("bunzip2 -c")),
-    rb"\xfd7zXZ\0": ("compressed with xz", UNPACK.format("xz -dc")),
-    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", UNPACK.format("zstd -dc")),
-    rb"PK(\x03\x04|\x05\x06)": (
-        "a workbook or a zip archive, not a CSV file",
-        f"{SHEET}, or unpack the archive",
-    ),
-    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old workbook (.xls), not a CSV file", SHEET),
-    rb"(?s)PAR1.*PAR1\Z": (
-        "a Parquet file, not a CSV file",
-        "convert it first, e.g. pandas.read_parquet({path!r}).to_csv('table.csv', index=False)",
-    ),
+FORMATS = {  # files that are no text: the beginning of their content, the format, and the fix
+    rb"\x1f\x8b": "compressed with gzip: unpack it first, e.g. gunzip -c {path} > unpacked.csv",
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": "compressed with bzip2: unpack it first, e.g. bunzip2 -c {path} > unpacked.csv",
+    rb"\xfd7zXZ\0": "compressed with xz: unpack it first, e.g. xz -dc {path} > unpacked.csv",
+    rb"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first, e.g. zstd -dc {path} > unpacked.csv",
+    rb"PK(\x03\x04|\x05\x06)": f"a workbook or a zip archive, not a CSV file: {SHEET}, or unpack the archive",
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": f"an old workbook (.xls), not a CSV file: {SHEET}",
+    rb"(?s)PAR1.*PAR1\Z": "a Parquet file, not a CSV file: convert it first, "
+    "e.g. pandas.read_parquet({path!r}).to_csv('table.csv', index=False)",
 }
-FIRST_SHOWN = 5
+NAMED = 5  # names of a list in a message
 
 
 class TableError(ValueError):
@@ -53,10 +49,11 @@ class Table:
     rows: list[list[str]]
     lines: list[int]
     separator: str
-    places: Mapping[str, int] = field(init=False, repr=False)  # the index of each column
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "places", {name: i for i, name in enumerate(self.header)})
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Return the index of each column."""
+        return {name: i for i, name in enumerate(self.header)}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,14 +68,8 @@ class Table:
             return place
         folded = {one.casefold(): one for one in self.header}
         near = difflib.get_close_matches(name.strip().casefold(), folded, n=1, cutoff=0.5)
-        few = ", ".join(map(shown, self.header[:8])) + (", …" if len(self.header) > 8 else "")
-        hint = f"did you mean {shown(folded[near[0]])}?" if near else f"it has {few}"
+        hint = f"did you mean {shown(folded[near[0]])}?" if near else f"it has {listed(self.header, 8)}"
         raise TableError(f"{self.path} has no {what} {shown(name)}: {hint}")
-
-    def only(self, keep: Iterable[bool]) -> "Table":
-        """Return the rows for which `keep` holds."""
-        picked = [i for i, kept in enumerate(keep) if kept]
-        return replace(self, rows=[self.rows[i] for i in picked], lines=[self.lines[i] for i in picked])
 
 
 def read_table(path: Path) -> Table:
@@ -87,36 +78,31 @@ def read_table(path: Path) -> Table:
     if line := SEPARATOR_LINE.match(text):  # written by Excel
         text = "\n" + text[line.end() :]  # lines keep their numbers
     separator = _separator(text, path)
-    rows = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=separator != "\t", strict=True
-    )
+    reader = _reader(text, delimiter=separator, skipinitialspace=separator != "\t", strict=True)
     header: tuple[str, ...] = ()
-    table = Table(path, header, [], [], separator)
-    begun = 1
+    rows, lines, begun = [], [], 1
     try:
-        for row in rows:
-            if row:  # skip empty lines
-                if not header:
-                    header = _header(row, path)
-                else:
-                    if len(row) != len(header):
-                        raise TableError(_ragged(path, begun, row, header, separator))
-                    table.rows.append(row)
-                    table.lines.append(begun)
-            begun = rows.line_num + 1
+        for row in reader:
+            if row and not header:
+                header = _header(row, path)
+            elif row:  # skip empty lines
+                if len(row) != len(header):
+                    raise TableError(_ragged(path, begun, row, header, separator))
+                rows.append(row)
+                lines.append(begun)
+            begun = reader.line_num + 1
     except csv.Error as error:
-        lines = list(io.StringIO(text, newline=""))[begun - 1 : rows.line_num]
-        if max(map(len, "".join(lines).split(separator))) > csv.field_size_limit():
-            raise TableError(
-                f"{path}, line {begun}: a cell has more than {csv.field_size_limit():,} characters; shorten it, or "
-                "look for a quotation mark that is not closed"
-            ) from error
-        raise TableError(
-            f"{path}, line {begun}: {error}; look for a quotation mark that is not closed or not doubled"
-        ) from error
-    if not table.rows:
+        problem = f"{error}; look for a quotation mark that is not closed or not doubled"
+        wrong = "".join(islice(io.StringIO(text, newline=""), begun - 1, reader.line_num))
+        if max(map(len, wrong.split(separator))) > csv.field_size_limit():
+            problem = (
+                f"a cell has more than {csv.field_size_limit():,} characters; shorten it, or look for a "
+            )
+            problem += "quotation mark that is not closed"
+        raise TableError(f"{path}, line {begun}: {problem}") from error
+    if not rows:
         raise TableError(f"{path} has a header but no rows: there is nothing to look at")
-    return replace(table, header=header)
+    return Table(path, header, rows, lines, separator)
 
 
 def is_missing(cell: str) -> bool:
@@ -126,25 +112,34 @@ def is_missing(cell: str) -> bool:
 def labels_of(table: Table, column: str) -> list[str]:
     """Return the labels without spaces around them, or raise if one is missing."""
     labels = [cell.strip() for cell in table.column(column)]
-    empty = [i for i, label in enumerate(labels) if label.lower() in MISSING]
+    empty = [line for line, label in zip(table.lines, labels, strict=True) if label.lower() in MISSING]
     if empty:
-        where = ", ".join(f"{table.lines[i]:,}" for i in empty[:FIRST_SHOWN])
-        more = ", …" if len(empty) > FIRST_SHOWN else ""
-        lines = "line" if len(empty) == 1 else "lines"
         raise TableError(
             f"{table.path}: the label column {shown(column)} is empty or NaN in {len(empty):,} of {len(table):,} rows "
-            f"({lines} {where}{more}): fill the labels in, or leave these rows out"
+            f"({plural('line', len(empty))} {listed(empty, show='{:,}'.format)}): fill the labels in, or leave these "
+            "rows out"
         )
     return labels
 
 
+def listed(names: Iterable[Any], most: int = NAMED, show: Any = shown) -> str:
+    """Return the first names of a list."""
+    few = [show(name) for name in islice(names, most + 1)]
+    return ", ".join(few[:most]) + (", …" if few[most:] else "")
+
+
+def rows_in_words(count: int) -> str:
+    return f"{count:,} {plural('row', count)}"
+
+
+def plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
 def _content(path: Path) -> bytes:
     try:
-        if path.is_char_device() or path.is_block_device():
-            raise TableError(f"{path} is a device: name a CSV file")
-        content = path.read_bytes()
-    except TableError:
-        raise
+        device = path.is_char_device() or path.is_block_device()
+        content = b"" if device else path.read_bytes()
     except FileNotFoundError as error:
         siblings = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
@@ -155,9 +150,11 @@ def _content(path: Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise TableError(f"{path} cannot be read ({reason}): name a CSV file") from error
-    for start, (what, fix) in FORMATS.items():
+    if device:
+        raise TableError(f"{path} is a device: name a CSV file")
+    for start, what in FORMATS.items():
         if re.match(start, content):
-            raise TableError(f"{path} is {what}: {fix.format(path=str(path))}")
+            raise TableError(f"{path} is {what.format(path=str(path))}")
     if not content.strip():
         raise TableError(f"{path} is empty: a table has a header line and rows")
     return content
@@ -184,14 +181,17 @@ def _decoded(content: bytes, path: Path) -> str:
     return text
 
 
+def _reader(text: str, **options: Any) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), **options)
+
+
 def _separator(text: str, path: Path) -> str:
     """Return the separator with most columns in the header; a comma in doubt."""
     start = text.lstrip("\r\n")[: csv.field_size_limit()]
 
     def columns(separator: str) -> int:
-        rows = csv.reader(io.StringIO(start, newline=""), delimiter=separator, skipinitialspace=True)
         try:
-            return len(next(rows))
+            return len(next(_reader(start, delimiter=separator, skipinitialspace=True)))
         except (csv.Error, StopIteration):
             return 0
 
@@ -221,5 +221,5 @@ def _ragged(path: Path, line: int, row: list[str], header: tuple[str, ...], sepa
         fix = f"fill it up with {SEPARATORS[separator]}s for empty cells"
     else:
         fix = f'put cells that contain a {SEPARATORS[separator]} into "quotation marks"'
-    count = f"{len(row)} cell" + "s" * (len(row) != 1)
+    count = f"{len(row)} {plural('cell', len(row))}"
     return f"{path}, line {line:,} has {count}, but the header has {len(header)}: {fix}"

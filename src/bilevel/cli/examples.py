@@ -19,7 +19,7 @@ from bilevel.cli.errors import BROKEN, UNSAVED, fail, say
 from bilevel.cli.folder import taken
 from bilevel.cli.screen import print_table
 from bilevel.cli.signals import stoppable
-from bilevel.data.errors import DataError
+from bilevel.data.files import DataError
 from bilevel.loop.errors import RunError
 
 

@@ -7,12 +7,10 @@ from .characters import Omniglot, omniglot
 from .counties import FEATURES as SPACE_GA_FEATURES, space_ga, space_ga_scale
 from .digits import Mnist, mnist
 from .directories import cache_directory
-from .errors import DataError
 from .examples import Examples
-from .idx import parse_idx
-from .libsvm import parse_libsvm
-from .noise import corrupt_labels
-from .scaling import standardize, unit_range
+from .files import DataError
+from .formats import parse_idx, parse_libsvm
+from .transforms import corrupt_labels, standardize, unit_range
 
 __all__ = [
     "SPACE_GA_FEATURES",

@@ -11,8 +11,8 @@ import numpy as np
 
 from bilevel.checks import check_count, check_flag, check_generator
 
-from .directories import Directory, load
-from .errors import DataError
+from .directories import DataFile, Directory, load
+from .files import DataError
 
 SIDE, DRAWERS = 105, 20
 LARGEST_ARCHIVE = 16 * 1024 * 1024  # bytes; the larger of the two has 1,580,917
@@ -24,10 +24,9 @@ PREFIX = "omniglot_"  # of local files: "images_background_small1.zip" is too ge
 
 
 @dataclass(frozen=True)
-class Archive:
+class Archive(DataFile):
     """File of the data set: its name, its number of characters, and the SHA-256 of their pixels as bits."""
 
-    name: str
     characters: int
     sha256: str
 
@@ -82,10 +81,9 @@ class Omniglot:
                 f"sizes {sizes} need {sum(counts)} characters, but there are {len(self)}: name at least one set, and "
                 f"no more than {len(self)} characters in all"
             )
-        order, ends = check_generator(seed).permutation(len(self)), np.cumsum(counts)
-        rows = [order[end - count : end] for count, end in zip(counts, ends, strict=True)]
+        sets = np.split(check_generator(seed).permutation(len(self)), np.cumsum(counts))[:-1]
         part = lambda r: replace(self, images=self.images[r], names=tuple(self.names[i] for i in r))
-        return tuple(map(part, rows))
+        return tuple(map(part, sets))
 
 
 def omniglot(directory: Directory = None, *, size: int = 28, download: bool = False) -> Omniglot:
@@ -100,9 +98,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     """
     check_flag(download, "download")
     if check_count(size, "size") > SIDE:
-        raise ValueError(
-            f"size={size}: the drawings have {SIDE} × {SIDE} pixels; pass at most {SIDE}, such as 28"
-        )
+        pixels = f"the drawings have {SIDE} × {SIDE} pixels"
+        raise ValueError(f"size={size}: {pixels}; pass at most {SIDE}, such as 28")
     urls = (lambda name: [MIRROR + name.removeprefix(PREFIX)]) if download else None
     found = load(ARCHIVES, directory, LARGEST_ARCHIVE, urls)
     if found is None:
@@ -116,10 +113,8 @@ def omniglot(directory: Directory = None, *, size: int = 28, download: bool = Fa
     for archive, part in zip(ARCHIVES, parts, strict=True):
         for key, drawings in part.items():
             if key in characters and not np.array_equal(characters[key], drawings):
-                name = f"{place}, {archive.name}"
-                raise DataError(
-                    f"{name}: its {'/'.join(key)} differs from the other archive's; get both again"
-                )
+                where = f"{place}, {archive.name}: its {'/'.join(key)}"
+                raise DataError(f"{where} differs from the other archive's; get both again")
             characters[key] = drawings
     keys = sorted(characters)
     names = tuple("/".join(key) for key in keys)
@@ -158,9 +153,8 @@ def _drawings(content: bytes, name: str) -> dict[tuple[str, str, str], np.ndarra
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(
-            f"{name}: is no zip archive, cut off or damaged ({error}); get a fresh copy"
-        ) from error
+        problem = f"is no zip archive, cut off or damaged ({error})"
+        raise DataError(f"{name}: {problem}; get a fresh copy") from error
     return found
 
 
@@ -178,7 +172,6 @@ def _picture(content: bytes, name: str) -> np.ndarray:
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{name}: is no PNG picture ({error}); get a fresh copy of the archive") from error
     if gray.shape != (SIDE, SIDE):
-        raise DataError(
-            f"{name}: is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}; this is another data set"
-        )
+        problem = f"is a picture of shape {gray.shape}, expected {(SIDE, SIDE)}"
+        raise DataError(f"{name}: {problem}; this is another data set")
     return gray < 0.5

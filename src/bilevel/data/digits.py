@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .directories import Directory, load
-from .errors import DataError
+from .directories import DataFile, Directory, load
 from .examples import Examples
-from .files import bundled, read
-from .idx import parse_idx
+from .files import DataError, bundled, read
+from .formats import parse_idx
 
 CLASSES = 10
 LARGEST_FILE = 64 * 1024 * 1024  # bytes; the largest, unpacked, has 47,040,016
@@ -20,10 +19,9 @@ MIRRORS = (
 
 
 @dataclass(frozen=True)
-class IdxFile:
+class IdxFile(DataFile):
     """File of the data set: its name, the shape of its array, and the SHA-256 of the array's bytes."""
 
-    name: str
     shape: tuple[int, ...]
     sha256: str
 

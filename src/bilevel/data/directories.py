@@ -5,39 +5,30 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from bilevel.checks import check_path
 
 from .download import download as download_file
-from .errors import DataError
-from .files import read
+from .files import DataError, read
 
 Directory = str | os.PathLike[str] | None
 
 
-@runtime_checkable
-class DataFile(Protocol):
+@dataclass(frozen=True)
+class DataFile:
     """File of a data set. `parse` checks its content and raises a `DataError` that starts with the label."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
-    def parse(self, content: bytes, label: str) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Found:
-    """Files in the order of their names, and the words for their place in a report."""
-
-    files: tuple[Path, ...]
-    place: str
+    def parse(self, content: bytes, label: str) -> Any:
+        raise NotImplementedError
 
 
 def load(
     files: Sequence[DataFile], directory: Directory, at_most: int, urls: Callable[[str], list[str]] | None
 ) -> tuple[list[Any], str] | None:
-    """Return the parsed files and their place, or None if only bundled data are left.
+    """Return the parsed files and the words for their place, or None if only bundled data are left.
 
     Args:
         files: the files of the data set, in order.
@@ -45,19 +36,20 @@ def load(
         at_most: the largest number of bytes of a file.
         urls: the addresses of a name, in the order to try; None if nothing may be downloaded.
     """
-    known = {file.name: file for file in files}
-    fetch = urls and (lambda name, path: download_file(urls(name), path, known[name].parse))
-    found = locate(list(known), directory, fetch)
+    parsers = {file.name: file.parse for file in files}
+    fetch = urls and (lambda name, path: download_file(urls(name), path, parsers[name]))
+    found = locate(list(parsers), directory, fetch)
     if found is None:
         return None
-    pairs = zip(files, found.files, strict=True)
-    return [file.parse(read(path, at_most), str(path)) for file, path in pairs], found.place
+    paths, place = found
+    pairs = zip(files, paths, strict=True)
+    return [file.parse(read(path, at_most), str(path)) for file, path in pairs], place
 
 
 def locate(
     names: Sequence[str], directory: Directory, download: Callable[[str, Path], None] | None
-) -> Found | None:
-    """Return all files of `names` from one place, or None if only bundled data are left.
+) -> tuple[list[Path], str] | None:
+    """Return the paths of all `names` in one place and the words for it, or None if only bundled data are left.
 
     1. `directory`, else `$BILEVEL_DATA`, must hold every file: a missing file is an error, because other data would
        change the result silently.
@@ -68,30 +60,26 @@ def locate(
     if named is not None:
         folder = check_path(named, "directory").expanduser()
         # Unpacked files are as common as packed ones, and the readers accept both.
-        paths = {name: (folder / name, folder / name.removesuffix(".gz")) for name in names}
-        files = {name: next((path for path in both if path.is_file()), None) for name, both in paths.items()}
-        if missing := [name for name, file in files.items() if file is None]:
+        both = [(folder / name, folder / name.removesuffix(".gz")) for name in names]
+        files = [next(filter(Path.is_file, paths), paths[0]) for paths in both]
+        if missing := ", ".join(path.name for path in files if not path.is_file()):
+            source = "directory" if directory is not None else "BILEVEL_DATA"
+            no_folder = f"does not exist or is no folder; expected {missing} in it"
             raise DataError(
-                _missing_files(folder, missing, "directory" if directory is not None else "BILEVEL_DATA")
+                f"the folder {folder} (named by {source}) {f'lacks {missing}' if folder.is_dir() else no_folder}; "
+                f"put the file there, or leave {source} unset to use the cache or what is bundled"
             )
-        return Found(tuple(file for file in files.values() if file is not None), str(folder))
+        return files, str(folder)
 
     cache = cache_directory()
-    missing = [name for name in names if not (cache / name).is_file()]
+    paths = [cache / name for name in names]
+    missing = [path for path in paths if not path.is_file()]
     if missing:
         if download is None:
             return None
-        for name in missing:
-            download(name, cache / name)
-    return Found(tuple(cache / name for name in names), f"the cache ({cache})")
-
-
-def _missing_files(folder: Path, missing: list[str], named_by: str) -> str:
-    problem = f"the folder {folder} (named by {named_by})"
-    fix = f"put the file there, or leave {named_by} unset to use the cache or what is bundled"
-    if not folder.is_dir():
-        return f"{problem} does not exist or is no folder; expected {', '.join(missing)} in it; {fix}"
-    return f"{problem} lacks {', '.join(missing)}; {fix}"
+        for path in missing:
+            download(path.name, path)
+    return paths, f"the cache ({cache})"
 
 
 def cache_directory() -> Path:
@@ -103,12 +91,8 @@ def cache_directory() -> Path:
     if named := os.environ.get("BILEVEL_CACHE"):
         return Path(named).expanduser()
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else _platform_cache()) / "bilevel"
-
-
-def _platform_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local)
-    return Path.home() / ".cache"
+    if not base.is_absolute():
+        local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
+        usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+        base = Path(local) if local else usual
+    return base / "bilevel"

@@ -5,12 +5,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from urllib.error import HTTPError
 
 from bilevel.atomic_files import write
 
-from .errors import DataError
+from .files import DataError
 
 BLOCK = 64 * 1024
 LARGEST = 64 * 1024 * 1024
@@ -71,17 +72,20 @@ def fetch(url: str) -> bytes:
         *columns, bars.TimeRemainingColumn(), console=screen, disable=not screen.is_terminal
     )
     transfer, deadline = Transfer(url), time.monotonic() + DEADLINE_SECONDS
-    with transfer, drawn as bar:
-        task = bar.add_task(url.rsplit("/", 1)[-1], total=None)
-        ended = False
-        while not ended:
-            ended = transfer.ended.wait(min(0.1, max(0.0, deadline - time.monotonic())))
-            bar.update(task, completed=len(transfer.content), total=transfer.announced)
-            if not ended and time.monotonic() >= deadline:
-                raise DataError(
-                    f"{url}: gave up after {DEADLINE_SECONDS:g} seconds, with {len(transfer.content)} bytes received"
-                )
-    return transfer.result()
+    threading.Thread(target=transfer.run, daemon=True).start()
+    try:
+        with drawn as bar:
+            task = bar.add_task(url.rsplit("/", 1)[-1], total=None)
+            ended = False
+            while not ended:
+                ended = bool(wait([transfer.ended], min(0.1, max(0.0, deadline - time.monotonic()))).done)
+                bar.update(task, completed=len(transfer.content), total=transfer.announced)
+                if not ended and time.monotonic() >= deadline:
+                    got = f"with {len(transfer.content)} bytes received"
+                    raise DataError(f"{url}: gave up after {DEADLINE_SECONDS:g} seconds, {got}")
+    finally:
+        transfer.unwanted.set()
+    return transfer.ended.result()
 
 
 class Transfer:
@@ -93,49 +97,31 @@ class Transfer:
     def __init__(self, url: str):
         self.url, self.content = url, bytearray()
         self.announced: int | None = None
-        self.ended, self._unwanted = threading.Event(), threading.Event()
-        self._error: Exception | None = None
+        self.unwanted = threading.Event()
+        self.ended: Future[bytes] = Future()
 
-    def __enter__(self) -> "Transfer":
-        threading.Thread(target=self._run, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._unwanted.set()
-
-    def result(self) -> bytes:
-        """Return the content after the end, or raise the error of the thread."""
-        match self._error:
-            case None:
-                return bytes(self.content)
-            case HTTPError(code=code, reason=reason):
-                raise DataError(f"{self.url}: the server answers {code} {reason}") from self._error
-            case OSError() | http.client.HTTPException():
-                raise DataError(f"{self.url}: cannot be fetched ({self._error})") from self._error
-            case _:
-                raise self._error
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
-            self._receive()
+            self.ended.set_result(self._received())
         except Exception as error:
-            if isinstance(error, HTTPError):
-                error.close()
-            self._error = error
-        finally:
-            self.ended.set()
+            self.ended.set_exception(error)
 
-    def _receive(self) -> None:
-        with https_only().open(self.url, timeout=PATIENCE_SECONDS) as response:
-            size = response.headers.get("Content-Length", "")
-            self.announced = int(size) if size.isdecimal() else None
-            while not self._unwanted.is_set() and (block := response.read1(BLOCK)):
-                self.content += block
-                if len(self.content) > LARGEST:
-                    raise DataError(
-                        f"{self.url}: sends more than {LARGEST} bytes; this is not the expected file"
-                    )
+    def _received(self) -> bytes:
+        try:
+            with https_only().open(self.url, timeout=PATIENCE_SECONDS) as response:
+                size = response.headers.get("Content-Length", "")
+                self.announced = int(size) if size.isdecimal() else None
+                while not self.unwanted.is_set() and (block := response.read1(BLOCK)):
+                    self.content += block
+                    if len(self.content) > LARGEST:
+                        excess = f"sends more than {LARGEST} bytes"
+                        raise DataError(f"{self.url}: {excess}; this is not the expected file")
+        except HTTPError as error:
+            error.close()
+            raise DataError(f"{self.url}: the server answers {error.code} {error.reason}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DataError(f"{self.url}: cannot be fetched ({error})") from error
         if self.announced is not None and len(self.content) != self.announced:
-            raise DataError(
-                f"{self.url}: the connection ended after {len(self.content)} of {self.announced} bytes"
-            )
+            amount = f"{len(self.content)} of {self.announced} bytes"
+            raise DataError(f"{self.url}: the connection ended after {amount}")
+        return bytes(self.content)

@@ -24,9 +24,8 @@ class Examples(eqx.Module):
     def __check_init__(self) -> None:
         check_array(self.inputs, "inputs")
         check_array(self.targets, "targets")
-        check_kind(
-            self.source, str, "source", "a text", "describe the origin of the examples, or leave it out"
-        )
+        fix = "describe the origin of the examples, or leave it out"
+        check_kind(self.source, str, "source", "a text", fix)
         if len(self.inputs) != len(self.targets):
             raise ValueError(
                 f"{len(self.inputs)} inputs but {len(self.targets)} targets; there must be one target per input"
@@ -56,8 +55,7 @@ class Examples(eqx.Module):
                 "ask for fewer, or use the full data set"
             )
         order = check_generator(seed).permutation(len(self))
-        ends = np.cumsum(counts)
-        return tuple(self.take(order[end - count : end]) for count, end in zip(counts, ends, strict=True))
+        return tuple(map(self.take, np.split(order, np.cumsum(counts))[:-1]))
 
 
 def _rows(rows: Any, count: int) -> Any:
@@ -67,15 +65,13 @@ def _rows(rows: Any, count: int) -> Any:
         return rows
     if jnp.issubdtype(rows.dtype, np.bool_):
         if len(rows) != count:
-            raise ValueError(
-                f"rows is a mask of {len(rows)}, but there are {count} examples: give one for each"
-            )
+            problem = f"rows is a mask of {len(rows)}, but there are {count} examples"
+            raise ValueError(f"{problem}: give one for each")
         return rows
     if not jnp.issubdtype(rows.dtype, np.integer):
         raise TypeError(f"rows must be whole numbers or a mask, not {rows.dtype}: convert them")
     outside = np.asarray(rows)[(np.asarray(rows) < -count) | (np.asarray(rows) >= count)]
     if outside.size:
-        raise ValueError(
-            f"rows has the number {outside[0]}, but there are {count} examples: count them from 0"
-        )
+        problem = f"rows has the number {outside[0]}, but there are {count} examples"
+        raise ValueError(f"{problem}: count them from 0")
     return rows

@@ -6,9 +6,11 @@ import zlib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from .errors import DataError
-
 GZIP_MAGIC = b"\x1f\x8b"
+
+
+class DataError(ValueError):
+    """Error for a data file that is missing, cut off, corrupt or unexpected; the message names it."""
 
 
 def bundled(name: str) -> Traversable:

@@ -36,8 +36,7 @@ from bilevel.loop.run import run
 from bilevel.loop.scan import warm_up
 from bilevel.loop.state import start
 from bilevel.problem import Problem
-from bilevel.row_weights.models import Predictor, initial, logits, predictor, scale_of
-from bilevel.row_weights.padding import bucket, padded
+from bilevel.row_weights.models import Predictor, bucket, initial, logits, padded, predictor, scale_of
 from bilevel.solvers.algorithms.aid import aid
 from bilevel.solvers.algorithms.itd import itd
 
@@ -57,7 +56,6 @@ class Weighed(NamedTuple):
     weights: np.ndarray  # of every label, in [0, 1]
     suspicion: np.ndarray  # of every row, larger for probably wrong labels
     probabilities: np.ndarray  # of the classes, by the model that has not seen the row
-    model: Any  # the parameters of all models, first axis: folds
     predict: Predictor  # inputs ↦ probabilities of the classes, the mean of all models
     trace: dict[str, np.ndarray]  # of the steps on the weights
 
@@ -134,7 +132,8 @@ def weigh(
         seed: seed of the folds, the initial networks and the batches.
         progress: whether to draw progress bars.
     """
-    n, m, d = _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps)
+    _check(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps)
+    (n, d), m = inputs.shape, len(trusted_inputs)
     rng = np.random.default_rng(int(check_seed(seed)))
     mass = n + TRUST * m
     ridge = (1 if hidden is None else NETWORK_RIDGE) / np.sqrt(n + m)
@@ -172,14 +171,12 @@ def weigh(
             right = corrected(probabilities, labels, confusions(right, labels) if k else None)
             x, rows = _believed(x, rows, right, labels)
             constants = constants._replace(prior=x)
-        result = run(
-            solver, x, y, data=_stream(rows, judge, constants, seed), steps=steps, progress=progress
-        ).check()
-    y = result.y
+        data = _stream(rows, judge, constants, seed)
+        result = run(solver, x, y, data=data, steps=steps, progress=progress).check()
     weights = np.asarray(jax.nn.sigmoid(result.x))[:n]
     suspicion = 1 - (weights + probabilities[np.arange(n), labels]) / 2
-    predict = predictor(y, scale, d, classes)
-    return Weighed(weights, suspicion, probabilities, predict.layers, predict, dict(result.trace))
+    predict = predictor(result.y, scale, d, classes)
+    return Weighed(weights, suspicion, probabilities, predict, dict(result.trace))
 
 
 def corrected(p: np.ndarray, labels: np.ndarray, table: np.ndarray | None) -> np.ndarray:
@@ -211,8 +208,9 @@ def _believed(x: Any, rows: Rows, right: np.ndarray, labels: np.ndarray) -> tupl
 
 def _stream(rows: Rows, judge: Rows, constants: Constants, seed: int) -> Any:
     whole = Batch(inner=rows, outer=judge, shared=constants)
-    few = len(rows.fold) <= LARGEST
-    return whole if few else epochs(whole, size=Levels(inner=LARGEST, outer=None), seed=seed)
+    if len(rows.fold) <= LARGEST:
+        return whole
+    return epochs(whole, size=Levels(inner=LARGEST, outer=None), seed=seed)
 
 
 @jax.jit
@@ -227,8 +225,7 @@ def _unseen(y: Any, rows: Rows) -> Any:
     return jnp.take_along_axis(p, rows.fold[None, :, None], axis=0)[0]
 
 
-def _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps) -> tuple[int, int, int]:
-    """Check the arguments, and return the numbers of rows, trusted rows and columns."""
+def _check(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, steps) -> None:
     check_count(classes, "classes", least=2)
     check_count(steps, "steps")
     if hidden is not None:
@@ -241,4 +238,3 @@ def _checked(inputs, labels, trusted_inputs, trusted_labels, classes, hidden, st
     if inputs.shape[1] != trusted_inputs.shape[1]:
         widths = f"inputs have {inputs.shape[1]} columns, trusted_inputs {trusted_inputs.shape[1]}"
         raise ValueError(f"{widths}: give both the same")
-    return len(inputs), len(trusted_inputs), inputs.shape[1]

@@ -8,12 +8,9 @@ try:
 except ImportError as error:
     raise ImportError('bilevel.sklearn needs scikit-learn: pip install "bilevel[sklearn]"') from error
 
-from bilevel.sklearn.logistic import (
-    PerFeatureLogisticRegression as PerFeatureLogisticRegression,
-    PerFeatureSparseLogisticRegression as PerFeatureSparseLogisticRegression,
-)
-from bilevel.sklearn.reweighted_classifier import ReweightedClassifier as ReweightedClassifier
-from bilevel.sklearn.ridge import PerFeatureLasso as PerFeatureLasso, PerFeatureRidge as PerFeatureRidge
+from bilevel.sklearn.logistic import PerFeatureLogisticRegression, PerFeatureSparseLogisticRegression
+from bilevel.sklearn.reweighted_classifier import ReweightedClassifier
+from bilevel.sklearn.ridge import PerFeatureLasso, PerFeatureRidge
 
 __all__ = [
     "PerFeatureLasso",

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevel as bl
-from bilevel.sklearn.penalty_solver import spectral
+from bilevel.sklearn.penalty_solver import Spectral
 
 # Bounds of x. Beyond them a penalty of standardized features has no effect, or removes the feature.
 LOWEST, HIGHEST = -14.0, 7.0
@@ -79,9 +79,8 @@ def tune(
         run: arguments of `bl.run`.
     """
     sparse, data = problem.prox is not None, jax.tree.map(jnp.asarray, data)
-    solver = (
-        spectral(problem, 1 / smoothness, bounded_l1) if sparse else bl.tuning_free(problem, project=bounded)
-    )
+    own = lambda: Spectral(problem, 1 / smoothness, bounded_l1)
+    solver = own() if sparse else bl.tuning_free(problem, project=bounded)
     with_center = lambda c, tau: bl.Batch(data.inner, (*data.outer, (np.float64(c), np.float64(tau))))
     center, value, y = _single(solver, size, y0, with_center)
     data, x = with_center(center, strength(value)), np.full(size, center)

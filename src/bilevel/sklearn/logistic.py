@@ -9,16 +9,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_softmax as entropy
-from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardized
-from bilevel.sklearn.splits import splits
-
-__all__ = ["PerFeatureLogisticRegression", "PerFeatureSparseLogisticRegression"]
+from bilevel.sklearn.penalty_estimator import PerFeature
 
 Fitted = TypeVar("Fitted", bound="_Logistic")
 
 
 class _Logistic(ClassifierMixin, PerFeature):
-    _sparse: bool
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -34,13 +30,9 @@ class _Logistic(ClassifierMixin, PerFeature):
             raise ValueError(
                 f"y has one class only, {self.classes_[0]!r}: pass labels of at least 2 classes to classify"
             )
-        groups = self._check(X.shape[1])
-        check_size(X, "X")
-        Z, means, sizes = standardized(X, bool(self.fit_intercept))
-        hot = np.eye(count)[labels]
-        parts = splits(self.cv, X, labels, True, self.validation_fraction, self.random_state)
-        half = lambda value: 0.5
-        penalties, tuned, smoothness = self._tune(entropy, self._sparse, Z, hot, parts, groups, half)
+        groups, hot = self._check(X), np.eye(count)[labels]
+        found = self._tune(entropy, X, hot, labels, groups, lambda value: 0.5)
+        Z, means, sizes, penalties, tuned, smoothness = found
         free = slice(1, 2) if count == 2 else slice(0, count)
         w, b = (np.asarray(part)[-1] for part in tuned.y)
         w, b = w[: X.shape[1], free], b[free] * bool(self.fit_intercept)
@@ -83,30 +75,18 @@ class PerFeatureLogisticRegression(_Logistic):
 
     with the cross-entropy ℓ of two or more classes (multinomial). The logarithms of the penalties minimize
     the mean cross-entropy of the rows held out of the folds, plus a prior around the best single penalty. The
-    coefficients are then fitted to all rows. `bl.tuning_free` solves one bilevel problem over the folds, so
-    there is no step size; features may have any units.
+    coefficients are then fitted to all rows. Parameters and attributes are as in `bl.sklearn.PerFeatureRidge`,
+    except for these:
 
     Args:
-        cv: a number of folds (stratified, shuffled by `random_state`; at most the rows of the largest class), a
-            splitter, an iterable of (train, held-out) rows, or "split" for one split that holds `validation_fraction`
-            of the rows out. A fold ignores held-out rows of a class that it does not train on.
-        groups: one label per feature; features with the same label share a penalty. None: one penalty per feature.
-        spread: the standard deviation of the prior of the log penalties around the best single one. Toward 0 all are
-            equal, as in `LogisticRegressionCV`.
-        fit_intercept: whether there is a b, which is never penalized.
-        validation_fraction: the share of the rows held out with cv="split".
-        max_iter: the largest number of outer steps; fewer if the validation value no longer falls.
-        random_state: seed of the folds.
-        verbose: whether to draw a progress bar.
+        cv: a number means stratified folds, at most as many as the largest class has rows. A fold ignores held-out
+            rows of a class that it does not train on.
+        spread: toward 0 all penalties are equal, as in `LogisticRegressionCV`.
 
     Attributes:
         alpha_: the penalty of each feature; equal entries are `LogisticRegression(C=1/alpha)`.
         coef_, intercept_, classes_: as in `sklearn.linear_model.LogisticRegression`.
         validation_curve_: the mean cross-entropy of the held-out rows along the run.
-        best_index_: the index of `alpha_` in the curve. It has the smallest sum of loss and prior, so not always the
-            smallest loss.
-        n_iter_: the number of outer steps.
-        n_features_in_, feature_names_in_: as in all scikit-learn estimators.
     """
 
     _sparse = False

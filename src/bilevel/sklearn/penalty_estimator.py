@@ -1,19 +1,31 @@
 """Base of the estimators with a penalty per feature: parameters, checks and tuning."""
 
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 
 from bilevel.checks import as_number, check_count
 from bilevel.sklearn import folds
+from bilevel.sklearn.splits import splits
 from bilevel.words import shown
 
 SPREADS = 1e-6, 1e6
 LARGEST = 1e100  # its square, and the square of its inverse, are floats, as are products of two of them
 ROUNDING = 1e-14  # relative to the size of a column, differences below this may be rounding errors
+
+
+class Tuning(NamedTuple):
+    """Standardized columns of X with their means and sizes, and the penalties for these columns."""
+
+    columns: np.ndarray
+    means: np.ndarray
+    sizes: np.ndarray
+    penalties: np.ndarray
+    tuned: folds.Tuned
+    smoothness: float  # L
 
 
 class PerFeature(BaseEstimator):
@@ -23,6 +35,7 @@ class PerFeature(BaseEstimator):
     `alpha_` are in the units of X.
     """
 
+    _sparse: bool
     alpha_: np.ndarray
     validation_curve_: np.ndarray
     best_index_: int
@@ -49,20 +62,22 @@ class PerFeature(BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _check(self, features: int) -> np.ndarray | None:
-        """Check all parameters, and return the group numbers of the features, if any."""
+    def _check(self, X: np.ndarray) -> np.ndarray | None:
+        """Check all parameters and the size of X, and return the group numbers of its features, if any."""
         spread = as_number(self.spread)
         if spread is None or not SPREADS[0] <= spread <= SPREADS[1]:
             limits = f"a number from {SPREADS[0]:g} to {SPREADS[1]:g}"
             raise ValueError(f"spread must be {limits}, not {shown(self.spread)}: pass e.g. spread=0.5")
         check_count(self.max_iter, "max_iter")
         check_fraction(self.validation_fraction, "validation_fraction", 0.2)
-        if not isinstance(self.fit_intercept, bool | np.bool_ | Integral):
-            raise ValueError(f"fit_intercept must be True or False, not {shown(self.fit_intercept)}")
-        if not isinstance(self.verbose, bool | np.bool_ | Integral):
-            raise ValueError(f"verbose must be 0, 1 or more, not {shown(self.verbose)}")
-        if self.groups is None:
-            return None
+        for name, values in {"fit_intercept": "True or False", "verbose": "0, 1 or more"}.items():
+            if not isinstance(value := getattr(self, name), bool | np.bool_ | Integral):
+                raise ValueError(f"{name} must be {values}, not {shown(value)}")
+        groups = None if self.groups is None else self._group_numbers(X.shape[1])
+        check_size(X, "X")
+        return groups
+
+    def _group_numbers(self, features: int) -> np.ndarray:
         groups = np.asarray(self.groups)
         if groups.shape != (features,):
             raise ValueError(
@@ -76,23 +91,18 @@ class PerFeature(BaseEstimator):
             raise ValueError(f"groups mixes numbers and words, {shown(self.groups)}: take either") from error
 
     def _tune(
-        self,
-        loss: Any,
-        sparse: bool,
-        X: np.ndarray,
-        Y: np.ndarray,
-        parts: list[Any],
-        groups: np.ndarray | None,
-        strength: Any,
-    ) -> tuple[Any, ...]:
-        """Return the penalties of the standardized columns X, the `Tuned`, and L."""
-        data, y0, smoothness = loss.data(X, Y, parts, bool(self.fit_intercept))
+        self, loss: Any, X: np.ndarray, Y: np.ndarray, y: np.ndarray, groups: np.ndarray | None, strength: Any
+    ) -> Tuning:
+        """Find the penalties of the columns for the targets Y; y are the labels or targets to split by."""
+        Z, means, sizes = standardized(X, bool(self.fit_intercept))
+        parts = splits(self.cv, X, y, is_classifier(self), self.validation_fraction, self.random_state)
+        data, y0, smoothness = loss.data(Z, Y, parts, bool(self.fit_intercept))
         size = columns = folds.room(X.shape[1], 16)
         numbers = None  # group numbers, also for padding columns
         if groups is not None:
             size = folds.room(int(groups.max()) + 1, 16)
             numbers = tuple(np.pad(groups, (0, columns - len(groups))).tolist())
-        problem = loss.problem(sparse, numbers)
+        problem = loss.problem(self._sparse, numbers)
         held = min(sum(len(out) for _, out in parts), len(X))
         tau = lambda value: strength(value) / (held * self.spread**2)
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
@@ -100,7 +110,7 @@ class PerFeature(BaseEstimator):
             tuned = folds.tune(problem, data, y0, size, smoothness, tau, **limits)
         x = tuned.x[: X.shape[1]] if groups is None else tuned.x[groups]
         self.n_iter_, self.best_index_ = len(tuned.curve), tuned.best
-        return np.exp(x), tuned, smoothness
+        return Tuning(Z, means, sizes, np.exp(x), tuned, smoothness)
 
 
 def check_fraction(value: Any, name: str, example: float) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import bilevel as bl
-from bilevel.row_weights.padding import padded
+from bilevel.row_weights.models import padded
 from bilevel.sklearn.folds import room, terms, with_prior
 
 ABSENT = -1e30  # the score of padding classes

@@ -41,10 +41,12 @@ class SpectralState(NamedTuple):
 
 
 class Spectral(bl.Solver):
-    inner: Descent
-    tolerance: Any
-    project: Static = eqx.field(static=True)
-    max_inner_steps: int = eqx.field(static=True)
+    inner: Descent = eqx.field(converter=Descent)  # 1/L of g, the size of proximal steps
+    project: Static = eqx.field(static=True, converter=Static)  # onto the domain of x
+    tolerance: Any = (
+        1e-4  # the largest gradient mapping of y of size 1, and the largest relative residual of v
+    )
+    max_inner_steps: int = eqx.field(static=True, default=1000)  # on y, and products for v, per step on x
     name: ClassVar[str] = "proximal, spectral steps"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     traits: ClassVar[Traits] = Traits(supports_prox=True, uses_hessian=True)
@@ -61,10 +63,9 @@ class Spectral(bl.Solver):
         y, taken = self._respond(x, state.y, batch)
         g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
         system, b, _ = adjoint_system(self.problem, rule, (), x, y, g, f.y, batch)
-        system, blank = system.shared(), tree.zeros_like(y)
-        v, products, _ = conjugate_gradients(
-            system, b, blank, self.tolerance * tree.norm(b), self.max_inner_steps
-        )
+        accuracy, most = self.tolerance * tree.norm(b), self.max_inner_steps
+        system = system.shared()
+        v, products, _ = conjugate_gradients(system, b, tree.zeros_like(y), accuracy, most)
         d = tree.sub(f.x, system.cross(v))
 
         move, bend, value = tree.sub(x, kept_x), tree.sub(d, kept_d), f.value.astype(beta.dtype)
@@ -78,11 +79,7 @@ class Spectral(bl.Solver):
         slack = jnp.where(accepted & ~begins, jnp.maximum(MEMORY * (slack - rise), 0), slack)
         kept = select(accepted, (x, value, d), state.kept)
         ahead = self.project.value(tree.sub(kept[0], scaled(beta, kept[2])))
-        metrics = {
-            "accepted": accepted.astype(beta.dtype),
-            "inner_steps": taken,
-            "adjoint_steps": products,
-        }
+        metrics = {"accepted": accepted.astype(beta.dtype), "inner_steps": taken, "adjoint_steps": products}
         return SpectralState(ahead, y, kept, beta, slack), bl.Info(f.value, d, gradient, metrics)
 
     def warm_up(self, state: SpectralState, batch: Any = None) -> SpectralState:
@@ -110,16 +107,3 @@ class Spectral(bl.Solver):
         one = jnp.ones((), tree.norm(y).dtype)
         y, _, _, _, taken = lax.while_loop(unfinished, advance, (y, y, one, one * jnp.inf, jnp.int32(0)))
         return y, taken
-
-
-def spectral(problem: Any, inner: Any, project: Any, tolerance: float = 1e-4, max_inner_steps: int = 1000):
-    """Return the solver for a problem with a proximal map.
-
-    Args:
-        problem: the objectives, with `prox`.
-        inner: 1/L of g, the size of proximal steps.
-        project: the projection of x onto its domain.
-        tolerance: the largest gradient mapping of y of size 1, and the largest relative residual of v.
-        max_inner_steps: the most proximal steps on y, and products for v, per step on x.
-    """
-    return Spectral(problem, Descent(inner), tolerance, Static(project), max_inner_steps)

@@ -16,7 +16,7 @@ from scipy.linalg import cho_factor, cho_solve
 from sklearn.linear_model import Lasso
 
 import bilevel as bl
-from bilevel.row_weights.padding import padded
+from bilevel.row_weights.models import padded
 from bilevel.sklearn.folds import room, terms, with_prior
 
 

@@ -70,7 +70,10 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             X_trusted: more rows with correct labels; default: a fraction of `X` is held out.
             y_trusted: the labels of `X_trusted`.
         """
-        self._check_parameters()
+        check_fraction(self.trusted_fraction, "trusted_fraction", 0.1)
+        check_count(self.max_iter, "max_iter")
+        if self.hidden is not None:
+            check_count(self.hidden, "hidden")
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         check_size(X, "X")
@@ -82,9 +85,8 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             check_size(trusted, "X_trusted")
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has only one class, {self.classes_[0]}: a classifier needs rows of two classes or more"
-            )
+            only = f"y has only one class, {self.classes_[0]}"
+            raise ValueError(f"{only}: a classifier needs rows of two classes or more")
         if trusted is None:
             kept, held = self._split(labels, rng)
             trusted, right, labels = X[held], labels[held], labels[kept]
@@ -92,7 +94,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             kept, right = np.arange(len(X)), self._right(y_trusted)
             check_consistent_length(trusted, right)
         seed, progress = int(rng.randint(2**31 - 1)), bool(self.verbose)
-        options = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
+        options: dict[str, Any] = dict(hidden=self.hidden, steps=self.max_iter, seed=seed, progress=progress)
         found = weigh(X[kept], labels, trusted, right, len(self.classes_), **options)
         self.sample_weight_, self.suspicion_ = np.ones(len(X)), np.zeros(len(X))
         self.sample_weight_[kept], self.suspicion_[kept] = found.weights, found.suspicion
@@ -112,8 +114,7 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of every row."""
-        logs = self._logs(X)
-        return self.classes_[np.argmax(logs, axis=1)]
+        return self.classes_[np.argmax(self._logs(X), axis=1)]
 
     def _logs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -130,24 +131,17 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
     def _right(self, y_trusted: Any) -> np.ndarray:
         """Return the indices of the trusted labels in `classes_`."""
         some: Any = None  # keeps the type
-        told = column_or_1d(check_array(y_trusted, ensure_2d=False, dtype=some, input_name="y_trusted"))
-        places = {label: i for i, label in enumerate(self.classes_.tolist())}
-        if unknown := [label for label in told.tolist() if label not in places]:
+        given = column_or_1d(check_array(y_trusted, ensure_2d=False, dtype=some, input_name="y_trusted"))
+        labels, places = given.tolist(), {label: i for i, label in enumerate(self.classes_.tolist())}
+        if unknown := [label for label in labels if label not in places]:
             raise ValueError(
                 f"y_trusted has the label {shown(unknown[0])}, which no row of y has: write labels alike in both; y "
                 f"has {', '.join(map(shown, list(places)[:5]))}{', …' if len(places) > 5 else ''}"
             )
-        if len(set(told.tolist())) < 2:
-            raise ValueError(
-                f"all trusted rows have the label {shown(told[0])}: pass trusted rows of two classes or more"
-            )
-        return np.array([places[label] for label in told.tolist()])
-
-    def _check_parameters(self) -> None:
-        check_fraction(self.trusted_fraction, "trusted_fraction", 0.1)
-        check_count(self.max_iter, "max_iter")
-        if self.hidden is not None:
-            check_count(self.hidden, "hidden")
+        if len(set(labels)) < 2:
+            same = f"all trusted rows have the label {shown(given[0])}"
+            raise ValueError(f"{same}: pass trusted rows of two classes or more")
+        return np.array([places[label] for label in labels])
 
     def _split(self, labels: np.ndarray, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
         """Return training and trusted rows, with the same share of every class."""
@@ -156,7 +150,6 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
             own = rng.permutation(np.flatnonzero(labels == c))
             held[own[: min(max(1, round(self.trusted_fraction * len(own))), len(own) - 1)]] = True
         if not held.any():
-            raise ValueError(
-                "no class has two rows, so no row can be held out as trusted: pass X_trusted and y_trusted"
-            )
+            single = "no class has two rows, so no row can be held out as trusted"
+            raise ValueError(f"{single}: pass X_trusted and y_trusted")
         return np.flatnonzero(~held), np.flatnonzero(held)

@@ -7,16 +7,12 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bilevel.sklearn import penalty_squares as squares
-from bilevel.sklearn.penalty_estimator import PerFeature, check_size, standardized
-from bilevel.sklearn.splits import splits
-
-__all__ = ["PerFeatureLasso", "PerFeatureRidge"]
+from bilevel.sklearn.penalty_estimator import PerFeature, check_size
 
 Fitted = TypeVar("Fitted", bound="_Linear")
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
-    _sparse: bool
     coef_: np.ndarray
     intercept_: Any  # a float for one target, an array for several
 
@@ -26,22 +22,17 @@ class _Linear(MultiOutputMixin, RegressorMixin, PerFeature):
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
         )
         X, y = rows[0], np.asarray(rows[1], float)
-        groups = self._check(X.shape[1])
-        Y, mean = y.reshape(len(y), -1), 0.0
-        check_size(X, "X")
+        groups = self._check(X)
+        Y = y.reshape(len(y), -1)
         check_size(Y, "y")
-        Z, means, sizes = standardized(X, bool(self.fit_intercept))
-        if self.fit_intercept:
-            mean = Y.mean(0)
-            Y = Y - mean
-        unit = np.sqrt(np.mean(Y**2)) or 1.0
-        parts = splits(self.cv, X, y, False, self.validation_fraction, self.random_state)
-        observations = Y.shape[1]
-        each = lambda value: value / observations
-        penalties, tuned, _ = self._tune(squares, self._sparse, Z, Y / unit, parts, groups, each)
+        mean = Y.mean(0) if self.fit_intercept else np.zeros(Y.shape[1])
+        unit = np.sqrt(np.mean((Y - mean) ** 2)) or 1.0
+        Y, observations = (Y - mean) / unit, Y.shape[1]
+        found = self._tune(squares, X, Y, y, groups, lambda value: value / observations)
+        Z, means, sizes, penalties, tuned, _ = found
         solve = squares.lasso if self._sparse else squares.ridge
-        w = solve(Z, Y / unit, penalties) * unit / sizes[:, None]
-        b = mean - means @ w if self.fit_intercept else np.zeros(Y.shape[1])
+        w = solve(Z, Y, penalties) * unit / sizes[:, None]
+        b = mean - means @ w
         self.alpha_ = penalties * sizes * unit if self._sparse else penalties * sizes**2 * len(X)
         self.coef_, self.intercept_ = (w[:, 0], float(b[0])) if y.ndim == 1 else (w.T, b)
         self.validation_curve_ = 2 * unit**2 * tuned.curve / observations

@@ -21,29 +21,25 @@ def splits(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float
 
 
 def _made(cv: Any, X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list[Any]:
+    sizes = np.unique(y, return_counts=True)[1] if classes else np.zeros(0, int)
     if isinstance(cv, str) and cv == "split":
-        return _once(X, y, classes, fraction, seed)
+        return _once(X, y, sizes, fraction, seed)
     if isinstance(cv, str | bool):
         raise ValueError(f"cv must be {FORMS}, not {cv!r}: pass e.g. cv=5")
     if not isinstance(cv, int | np.integer):
         return _given(cv, X, y, classes)
     if cv < 2:
         raise ValueError(f'cv must be at least 2, not {cv}: pass e.g. cv=5, or cv="split" for a single split')
-    largest = int(np.unique(y, return_counts=True)[1].max()) if classes else 0
-    count = max(min(int(cv), len(X), largest or len(X)), 2)
-    kind = StratifiedKFold if largest > 1 else KFold
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The least populated class"
-        )  # `_known` warns about the rows that matter
+    count = max(min(int(cv), sizes.max(initial=0) or len(X)), 2)
+    kind = StratifiedKFold if sizes.max(initial=0) > 1 else KFold
+    with warnings.catch_warnings():  # `_known` warns about the rows that matter
+        warnings.filterwarnings("ignore", "The least populated class")
         return list(kind(count, shuffle=True, random_state=seed).split(X, y))
 
 
-def _once(X: np.ndarray, y: np.ndarray, classes: bool, fraction: float, seed: Any) -> list[Any]:
-    count = len(np.unique(y)) if classes else 0
+def _once(X: np.ndarray, y: np.ndarray, sizes: np.ndarray, fraction: float, seed: Any) -> list[Any]:
     held = int(np.ceil(fraction * len(X)))
-    rare = classes and np.unique(y, return_counts=True)[1].min() < 2
-    fits = classes and not rare and count <= min(held, len(X) - held)
+    fits = sizes.size and sizes.min() > 1 and len(sizes) <= min(held, len(X) - held)
     kind = StratifiedShuffleSplit if fits else ShuffleSplit
     try:
         return list(kind(1, test_size=fraction, random_state=seed).split(X, y))
@@ -123,6 +119,6 @@ def _known(train: np.ndarray, held: np.ndarray, k: int, y: np.ndarray) -> tuple[
     warnings.warn(
         f"fold {k} of cv holds out {(~known).sum()} rows of classes that it does not train on: they do not count; "
         "give every class at least two rows, in different folds",
-        stacklevel=5,
+        stacklevel=6,
     )
     return train, held[known]

@@ -9,7 +9,7 @@ from faults import kills
 from origins import About, AtLeast, AtMost, Claims, cell, column, number, rows
 from race.tasks import FULL
 
-from bilevel.data import counties, county_digests, download
+from bilevel.data import counties, download
 from bilevel.data.counties import COUNTIES, bundled_counties
 from bilevel.data.digits import _bundled
 from bilevel.lab.paper import fig3_features, fig3_reweighting, quadratic_runs, table1
@@ -155,8 +155,8 @@ CLAIMS: Claims = {
             len(bundled_counties().rows),
             counties.TOLERANCE,
         ),
-        "which they must meet to 1e-9": county_digests.CLOSE,
-        "a change below 1e-9": county_digests.CLOSE,
+        "which they must meet to 1e-9": counties.CLOSE,
+        "a change below 1e-9": counties.CLOSE,
         "5,000 images of MNIST's training set": sum(IMAGES),
         "4,000 for training, 1,000 for testing": IMAGES,
         "(INCOME/POP is below 32) that holds to Q = 11 million": (

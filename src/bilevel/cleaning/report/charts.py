@@ -17,7 +17,7 @@ def layered(values: np.ndarray, marked: np.ndarray, x: str, title: str, bins: in
     most = max(int(every.max()), 1)
     height = lambda rows: float(np.sqrt(rows / most))
     bars = [
-        _bar(edges[i], edges[i + 1], 0.0, height(counts[i]), kind)
+        _bar(edges[i], edges[i + 1], height(counts[i]), kind)
         for i in range(bins)
         for counts, kind in ((every, "a"), (some, "b"))
     ]
@@ -34,7 +34,7 @@ def beside(first: np.ndarray, second: np.ndarray, x: str, title: str, bins: int 
     bars = []
     for i, (a, b) in enumerate(zip(*both, strict=True)):
         middle = (edges[i] + edges[i + 1]) / 2
-        bars += [_bar(edges[i], middle, 0.0, a / top, "a"), _bar(middle, edges[i + 1], 0.0, b / top, "b")]
+        bars += [_bar(edges[i], middle, a / top, "a"), _bar(middle, edges[i + 1], b / top, "b")]
     return _chart(bars, x, title, [(at, f"{at * top:.0%}") for at, _ in _PERCENT])
 
 
@@ -48,12 +48,12 @@ def curve(xs: np.ndarray, ys: np.ndarray, x: str, title: str) -> str:
 _PERCENT = [(share, f"{share:.0%}") for share in (0.0, 0.5, 1.0)]
 
 
-def _bar(left: float, right: float, bottom: float, top: float, kind: str) -> str:
-    if top <= bottom:
+def _bar(left: float, right: float, top: float, kind: str) -> str:
+    if top <= 0:
         return ""
     x, width = across(left) + 0.75, across(right) - across(left) - 1.5
-    height = max(down(bottom) - down(top), 1.0)  # a single row must be visible
-    y = down(bottom) - height
+    height = max(down(0) - down(top), 1.0)  # a single row must be visible
+    y = down(0) - height
     return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
 
 

@@ -12,6 +12,7 @@ from bilevel.cleaning.encoding import Column
 from bilevel.cleaning.evaluation import EVENLY, LOOKALIKE, Worth
 from bilevel.cleaning.findings import Findings, tame
 from bilevel.cleaning.report import charts
+from bilevel.cleaning.table import plural, rows_in_words
 
 FIRST, ROWS = 20, 100  # rows shown at once, and on the page; the file has all rows
 CELLS = 8  # per row
@@ -40,9 +41,7 @@ def as_page(found: Findings) -> str:
         high=f"{high:.2f}",
         worth=_worth(found, found.worth) if found.worth else "<p>Not measured (<code>--no-check</code>).</p>",
         columns="\n".join(map(_column, found.encoding.columns)),
-        made="".join(
-            f"<dt>{text(name)}</dt><dd>{text(value, SENTENCE)}</dd>" for name, value in found.made.items()
-        ),
+        made="".join(f"<dt>{text(k)}</dt><dd>{text(v, SENTENCE)}</dd>" for k, v in found.made.items()),
     )
 
 
@@ -62,14 +61,15 @@ def summary(found: Findings) -> str:
             "columns say too little about the label, or there are too few trusted rows."
         )
     wrong = found.expected[0]
-    differs = f"The suggested label differs from the given one in {_rows_of(int(found.disputed.sum()))}. "
+    disputed = rows_in_words(int(found.disputed.sum()))
+    differs = f"The suggested label differs from the given one in {disputed}. "
     if not wrong:
         return (
             f"Of {count:,} rows, hardly any seems to have a wrong label ({_between(found)}). {differs}On the trusted "
             "rows about as many suggestions are wrong, so this alone is no sign of wrong labels."
         )
     twice = min(2 * wrong, count)
-    first, second = (" and ".join(_found(found, looked)) for looked in (wrong, twice))
+    first, second = (_found(found, found.worth, looked, " and ") for looked in (wrong, twice))
     return (
         f"Of {count:,} rows, about <b>{_rounded(wrong)}</b> seem to have a wrong label ({_between(found)}). "
         f"The {_rounded(wrong)} most suspicious rows should contain between {first} of them, "
@@ -79,21 +79,16 @@ def summary(found: Findings) -> str:
     )
 
 
-def _found(found: Findings, looked: int) -> tuple[str, str]:
+def _found(found: Findings, worth: Worth, looked: int, between: str = " to ") -> str:
     """Return the smallest and the largest share of the wrong labels that is in the first rows."""
-    if found.worth is None or not found.expected:
-        return "–", "–"
-    return _outwards(found.worth.found_interval(looked / len(found.rows), found.expected[0]))
+    wrong, _, _ = found.expected or (0, 0, 0)
+    return _outwards(worth.found_interval(looked / len(found.rows), wrong), between)
 
 
-def _outwards(interval: tuple[float, float]) -> tuple[str, str]:
+def _outwards(interval: tuple[float, float], between: str = " to ") -> str:
     """Round the ends so that no digit promises more than the interval."""
     low, high = interval
-    return f"{floor(100 * low + 1e-9)}%", f"{ceil(100 * high - 1e-9)}%"
-
-
-def _rows_of(count: int) -> str:
-    return f"{count:,} row" + "s" * (count != 1)
+    return f"{floor(100 * low + 1e-9)}%{between}{ceil(100 * high - 1e-9)}%"
 
 
 def _template(name: str) -> Template:
@@ -126,7 +121,9 @@ def _cards(found: Findings) -> dict[str, str]:
 
 
 def _rows(found: Findings, order: np.ndarray) -> str:
-    names = _names(found)
+    # Columns that identify a row for a person: identifiers and free text.
+    unused = [column for column in found.encoding.columns if not column.parts]
+    names = [column.name for column in unused if "identifier" in column.treatment][:NAMES]
     return "\n".join(_row(found, i, names) for i in order.tolist())
 
 
@@ -139,34 +136,22 @@ def _more(found: Findings, order: np.ndarray) -> str:
 
 def _row(found: Findings, i: int, names: list[str]) -> str:
     given, new = text(found.classes[found.given[i]]), text(found.classes[found.suggested[i]])
-    sure = f"{found.sureness[i]:.0%}"
+    swap, sure = f'{given} <span class="quiet">stays, ', f"{found.sureness[i]:.0%}</span>"
     if found.disputed[i]:
-        swap = f'<span class="given">{given}</span> → <span class="new">{new}</span> <span class="quiet">{sure}</span>'
-    else:
-        swap = f'{given} <span class="quiet">stays, {sure}</span>'
-    row = found.table.rows[found.rows[i]]
-    cells = "".join(
-        f"<span><i>{text(name, 24)}</i> {_cell(row[found.table.index(name)])}</span>"
-        for name in (*names, *found.telling[:CELLS])
-    )
+        swap = f'<span class="given">{given}</span> → <span class="new">{new}</span> <span class="quiet">'
+    row, cells = found.table.rows[found.rows[i]], ""
+    for name in (*names, *found.telling[:CELLS]):
+        cell = row[found.table.index(name)]
+        shown = text(cell, 32) if cell.strip() else "<i>missing</i>"
+        cells += f"<span><i>{text(name, 24)}</i> {shown}</span>"
     left = len(found.telling) - CELLS
     if left > 0:
-        cells += f'<span class="quiet">… and {left} more column{"s" * (left != 1)}</span>'
+        cells += f'<span class="quiet">… and {left} more {plural("column", left)}</span>'
     return (
-        f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}</td>'
+        f'<tr><td class="n" data-label="row">{found.rows[i] + 1:,}</td><td class="swap">{swap}{sure}</td>'
         f'<td class="n" data-label="suspicion">{found.suspicion[i]:.3f}{_bar(float(found.suspicion[i]))}</td>'
         f'<td class="n" data-label="weight">{found.weights[i]:.2f}</td><td class="cells">{cells}</td></tr>'
     )
-
-
-def _names(found: Findings) -> list[str]:
-    """Return columns that identify a row for a person: identifiers and free text."""
-    unused = [column for column in found.encoding.columns if not column.parts]
-    return [column.name for column in unused if "identifier" in column.treatment][:NAMES]
-
-
-def _cell(cell: str) -> str:
-    return text(cell, 32) if cell.strip() else "<i>missing</i>"
 
 
 def _bar(share: float) -> str:
@@ -192,28 +177,27 @@ def _swaps(found: Findings) -> str:
 
 
 def _worth(found: Findings, worth: Worth) -> str:
-    wrong, right = worth.suspicion[worth.wrong], worth.suspicion[~worth.wrong]
-    both = f"Suspicion of {len(right)} trusted rows with their label and of {len(wrong)} with a wrong one"
-    _, caught, _, share = worth.rates()
+    wrong, _, _ = found.expected or (0, 0, 0)
+    first, second = worth.suspicion[~worth.wrong], worth.suspicion[worth.wrong]
+    both = f"Suspicion of {len(first)} trusted rows with their label and of {len(second)} with a wrong one"
     looked = "rows looked at, the most suspicious first"
     low, high = worth.interval()
     part = lambda change: f"{worth.area(change):.3f}" if (worth.change == change).any() else "–"
     return _template("evaluation.html").substitute(
-        wrong=len(wrong),
-        right=len(right),
+        wrong=len(second),
+        right=len(first),
         rows=f"{len(found.rows):,}",
-        apart=charts.beside(right, wrong, "suspicion", both),
-        review=charts.curve(np.r_[0, share, 1], np.r_[0, caught, 1], looked, "Wrong labels found"),
+        apart=charts.beside(first, second, "suspicion", both),
+        review=charts.curve(*worth.found_curve(), looked, "Wrong labels found"),
         area=f"{worth.area():.3f}",
         low=f"{low:.3f}",
         high=f"{high:.3f}",
         evenly=part(EVENLY),
         lookalike=part(LOOKALIKE),
         suggested=f"{worth.suggested:.0%}",
-        suggested_ends=" to ".join(_outwards(worth.suggested_interval())),
-        looked=_rounded(found.expected[0]) if found.expected else "–",
-        found=" to ".join(_found(found, found.expected[0])) if found.expected and found.expected[0] else "–",
-        expected=_rounded(found.expected[0]) if found.expected else "–",
+        suggested_ends=_outwards(worth.suggested_interval()),
+        found=_found(found, worth, wrong) if wrong else "–",
+        expected=_rounded(wrong) if found.expected else "–",
         between=_between(found) if found.expected else "nothing can be said",
     )
 
