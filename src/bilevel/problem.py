@@ -57,7 +57,7 @@ class Objective:
         return self._unpacked(out)
 
     def read_extras(self, batch: Batch | None) -> dict[str, Any]:
-        """Return what the batch has for each of the EXTRAS, or None."""
+        """Return the value in the batch of each of the EXTRAS, or None."""
         batch = Batch() if batch is None else batch
         rows = getattr(batch.rows, self.level)
         return {"key": batch.key, "rows": rows, "state": batch.state, "shared": batch.shared}

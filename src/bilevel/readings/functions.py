@@ -75,7 +75,7 @@ def names_in(code: types.CodeType) -> Names:
 
 
 def function_state(function: types.FunctionType, names: Names | None) -> tuple[Any, ...]:
-    """Return the contents to compare by identity; without names only what functions of installed code hold."""
+    """Return the contents to compare by identity; without names only the contents of installed functions."""
     attributes, by_keyword = function.__dict__, function.__kwdefaults__
     state = [function.__code__, function.__defaults__, by_keyword, *cells_of(function, names)]
     for held in (attributes, by_keyword):

@@ -24,7 +24,7 @@ class Carried(NamedTuple):
 class InnerLoop(NamedTuple):
     y: PyTree
     memory: PyTree
-    gradient: PyTree  # ∇_y g, or the gradient of what is descended, where the loop began
+    gradient: PyTree  # ∇_y g, or the gradient that was descended, where the loop began
     last: Batch | None  # the batch of the last step, with the state that this step saw
     model: Carried | None  # None for a step that updates the state as `Solver.observe` does
 
