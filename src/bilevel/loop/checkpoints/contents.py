@@ -17,7 +17,7 @@ from bilevel.loop.state import RunState
 from bilevel.loop.status import Code, Status
 from bilevel.types import PyTree
 
-FORMAT = 2
+FORMAT = 3
 
 
 def made_by() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from bilevel.identity import Static, described, digest_of
 from bilevel.loop.checkpoints.trees import words_of
@@ -82,15 +83,21 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str
         for name, value in now["numbers"].items()
         if before["numbers"].get(name) != value
     ]
+    close = list[str]()  # arrays that differ by no more than rounding on another device
     for name in {**now["reads"], **before["reads"]}:
-        found = _difference(before["reads"].get(name, []), now["reads"].get(name, []))
+        found, arrays = _difference(before["reads"].get(name, []), now["reads"].get(name, []))
         differences += [f"{name} {found}"] if found else []
+        close += [f"the array {path} that {name} reads" for path in arrays]
     if before["start"] is not None and not _close(before["start"], now["start"]):
         differences.append("it started from another x0, y0 or model_state")
+    elif before["start"] is not None and not _equal(before["start"], now["start"]):
+        close.append("its start (x0, y0 or model_state)")
     known = before["data"] is not None
+    what = "the first batch of its loader" if now["loader"] else "its data"
     if known and not _close(before["data"], now["data"]):
-        what = "the first batch of its loader" if now["loader"] else "its data"
         differences.append(f"{what} had other values")
+    elif known and not _equal(before["data"], now["data"]):
+        close.append(what)
     for name in ("seed", "warmup"):
         if before[name] is not None and before[name] != now[name]:
             differences.append(f"its {name} was {before[name]}, here it is {now[name]}")
@@ -103,16 +110,26 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str
     if now["loader"]:
         unknown.append("the batches of the loader after the first" if known else "the batches of the loader")
     are = "are" if unknown[1:] or now["loader"] else "is"
-    return f" Cannot verify that {listed(unknown)} {are} unchanged." if unknown else ""
+    note = f" Cannot verify that {listed(unknown)} {are} unchanged." if unknown else ""
+    if close:
+        note += f" Not equal to the saved run, but close enough for rounding on another device: {listed(close)}."
+    return note
 
 
 def figures(tree: PyTree) -> list[list[float]]:
-    """Return [mean, root mean square, sum in this order, count of non-finite entries] per array.
+    """Return [mean, root mean square, sum in this order, count of non-finite entries, checksum] per array.
 
-    On another device the first three differ only by rounding.
+    If floats were computed on another device, the first three differ by rounding and the checksum is another.
+    The fourth of integers is the checksum, as they are not rounded.
     """
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if is_real(jnp.result_type(leaf))]
+    leaves = [part for leaf in jax.tree.leaves(tree) for part in _real_parts(words_of(leaf))]
     return [[float(number) for number in each] for each in jax.device_get(_figures(leaves))]
+
+
+def _real_parts(leaf: Any) -> list[Any]:
+    if is_real(kind := jnp.result_type(leaf)):
+        return [leaf]
+    return [leaf.real, leaf.imag] if jnp.issubdtype(kind, jnp.complexfloating) else []
 
 
 @jax.jit
@@ -121,8 +138,9 @@ def _figures(leaves: list[jax.Array]) -> list[list[jax.Array]]:
 
 
 def _of_array(leaf: jax.Array) -> list[jax.Array]:
-    real = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize >= 4
-    wide = leaf if real else leaf.astype(jnp.float32)
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    wide = leaf if floating and leaf.dtype.itemsize >= 4 else leaf.astype(jnp.float32)
+    checksum = _checksum(wide if floating else leaf)
     finite = jnp.isfinite(wide)
     fine = jnp.where(finite, wide, jnp.zeros((), wide.dtype)).reshape(-1)
     largest = jnp.max(jnp.abs(fine))
@@ -133,8 +151,17 @@ def _of_array(leaf: jax.Array) -> list[jax.Array]:
         largest * jnp.mean(unit),
         largest * jnp.sqrt(jnp.mean(unit * unit)),
         largest * jnp.sum(unit * order),
-        jnp.sum(~finite),
+        jnp.sum(~finite) if floating else checksum,
+        checksum,
     ]
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    """Return a number that changes with any single entry."""
+    whole = leaf if leaf.dtype.itemsize >= 4 else leaf.astype(jnp.int32)
+    bits = lax.bitcast_convert_type(whole, jnp.uint32).reshape(-1)
+    odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+    return jnp.sum((bits ^ (bits >> 15)) * (odd * odd), dtype=jnp.uint32)
 
 
 def _figure(part: Any) -> Any:
@@ -191,7 +218,9 @@ def _hook(hook: Any) -> str:
     return described(hook.subject) if hook.asks is None else f"{type(hook.subject).__name__}({hook.asks})"
 
 
-def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
+def _difference(before: list[list[Any]], now: list[list[Any]]) -> tuple[str | None, list[str]]:
+    """Return how a function differs from the earlier one, and the arrays that are close but not equal."""
+    close = list[str]()
     for (path, kind, was), (path_now, kind_now, value) in zip(before, now, strict=False):
         if (path, kind) != (path_now, kind_now):
             break
@@ -199,12 +228,18 @@ def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
             continue
         if kind == "array":
             if not (isinstance(was, list) and isinstance(value, list) and _close(was, value)):
-                return f"read the array {path or 'itself'}, which had other values"
+                return f"read the array {path or 'itself'}, which had other values", []
+            close += [] if _equal(was, value) else [path or "itself"]
         elif kind == "value":
-            return f"read {path} = {was}, here it is {value}"
+            return f"read {path} = {was}, here it is {value}", []
         else:
-            return f"had other code ({path})" if path else "had other code"
-    return None if len(before) == len(now) else "had other code, or read other values"
+            return f"had other code ({path})" if path else "had other code", []
+    return (None, close) if len(before) == len(now) else ("had other code, or read other values", [])
+
+
+def _equal(before: list[list[float]], now: list[list[float]]) -> bool:
+    """Return whether the checksums are equal; the other figures may be rounded in another way."""
+    return [each[-1] for each in before] == [each[-1] for each in now]
 
 
 def _close(before: list[list[float]], now: list[list[float]]) -> bool:

@@ -50,7 +50,7 @@ _factor = lambda value: type(value) in (int, float) and math.isfinite(value) and
 _seconds = lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0
 _shapes = [([_whole(0)], _text)]
 _real = _is(int, float)  # also NaN, as the mean of an array that overflows
-_figures = [(_real, _real, _real, _real)]
+_figures = [(_real, _real, _real, _real, _real)]
 _word = _is(bool, int, float, str)
 _part = lambda value: value is None or _word(value) or _fits(value, _figures)
 _status = {
