@@ -29,6 +29,7 @@ from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.ritz import tridiagonal
 from bilevel.solvers.parts.truncated_cg import truncated_cg
+from bilevel.solvers.parts.unroll import update
 from bilevel.solvers.rules import Descent
 from bilevel.types import PyTree, Scalar
 
@@ -154,6 +155,7 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
         "hypergradient_largest": jnp.max(jnp.stack([_top(leaf) for leaf in jax.tree.leaves(here)])),
         "curvature_beside": curvature,
         "held": held,
+        "stepwise": _is_stepwise(solver, state, g.y, y),
         "silent_beside": _silent(f.y),
         "x_moves": jnp.stack([moves(f.x), moves(turns)]).any(0),
     }
@@ -169,6 +171,18 @@ def _active(solver: Solver, x: PyTree, y: PyTree) -> PyTree:
         return everywhere
     # A rule that cannot be tried, or has no fixed point, may move y everywhere.
     return attempt(lambda: fixed_point(solver.problem, rule, y).active, default=everywhere)
+
+
+def _is_stepwise(solver: Solver, state: Any, gradient: PyTree, y: PyTree) -> jax.Array:
+    """Return whether the method differentiates an inner step that moves y and has a derivative of zero."""
+
+    def look() -> jax.Array:
+        (after, moving), pull_back, _ = update(solver.inner_at(state.x), gradient, state.inner, y, None)
+        slope = pull_back((tree.ones_like(after), tree.zeros_like(moving)))[0]
+        return (tree.norm(tree.sub(after, y)) > 0) & (tree.norm(slope) == 0)
+
+    never = jnp.array(False)
+    return attempt(look, default=never) if solver.traits.differentiates_rule else never
 
 
 def _came(x: PyTree, before: PyTree) -> jax.Array:

@@ -34,6 +34,9 @@ CAUSES = {
     "along the path of y. No step size helps: add a ridge to g (0.5 * c * ‖y‖²), or bound y (bl.projected).",
     "unbounded_f": "f has no lower bound: its value fell from {start:.3g} to {end:.3g}, and x and y followed. No "
     "step size helps: add a term that grows with x to f, or bound x (bl.projected).",
+    "negative_curvature": "g is not convex in y: at step {step} it curves by {mu:.2g} along some direction, against "
+    "{L:.2g} at most. Every step on v grows v along that direction, and no step size helps: add a ridge to g (0.5 * "
+    "c * ‖y‖²), or take another adjoint (bl.adjoints.damped, bl.adjoints.gauss_newton).",
     "led_to_large_step": "lower the outer step size, or bound x (bl.projected): x moved to where {beyond}; at step "
     "{step} that limit was {earlier:.3g}. bl.advise proposes step sizes, and bl.sweep tries several.",
 }
@@ -111,7 +114,7 @@ FINDINGS = {
     "close to it. That is fine if it is a solution; otherwise start elsewhere.",
     "x_held": "x has stayed at its start, as its projection or threshold has undone every step on it. That is fine "
     "if it is a solution; otherwise start elsewhere.",
-    "x_rests": "x has converged: {moved}, and the hypergradient has fallen from {largest:.2g} to {norm:.2g}. The "
+    "x_rests": "x has converged: {moved}, and the stationarity measure has fallen from {largest:.2g} to {norm:.2g}. The "
     "run could have ended earlier (tol=).",
     "x_still": "x has stopped moving though the hypergradient has not fallen: {moved}, with {norm:.2g} left of "
     "{largest:.2g}. {lag}The outer step size{of} is too small for a hypergradient of that size, or its schedule "
@@ -153,6 +156,11 @@ def why_zero(beside: Mapping[str, Any]) -> str:
         return (
             f"Its entries are not zero, but at most {beside['hypergradient_largest']:.2g}, and their squares "
             "underflow: multiply f by a large number."
+        )
+    if beside.get("stepwise"):
+        return (
+            "The inner rule uses the gradient's sign only (as optax.lion and optax.sign_sgd do): its derivative is "
+            "exactly zero, and this method differentiates it. Pass a rule with a slope, such as optax.sgd or optax.adam."
         )
     if beside["held"]:
         return (
