@@ -36,6 +36,24 @@ def test_the_separator_is_found(table, separator):
     assert found.column("b") == ["x y", ""]
 
 
+def test_a_column_is_found_without_a_search_of_the_header(table):
+    """A search for each column would take quadratic time."""
+
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other):
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [f"c{i}" for i in range(200)]
+    found = table(f"{','.join(names)}\n{','.join('1' * 200)}\n")
+    assert [found.index(Name(name)) for name in names] == list(range(200))
+    assert Name.compared <= 2 * len(names)
+
+
 def test_a_comma_inside_quotes_separates_nothing(table):
     assert table('"a, b, c";d\n1;2\n').header == ("a, b, c", "d")
 

@@ -24,7 +24,7 @@ from run_options import with_options
 NUMBER = 1.0
 LIST, DICT, ARRAY, NESTED = [1.0], {"a": 1.0}, np.ones(1), {"a": [types.SimpleNamespace(b=(1.0, [1.0]))]}
 SPACE, MODULE = types.SimpleNamespace(a=1.0), types.ModuleType("settings")
-MODULE.a = 1.0
+MODULE.a, NAME = 1.0, "a"
 SET, CONTEXT = {1}, ContextVar("CONTEXT", default=1.0)
 
 
@@ -169,6 +169,7 @@ WAYS = {
     "a module, imported inside": (module_inside, put_at(MODULE)),
     "a name of a module, imported inside": (from_inside, put_at(MODULE)),
     "a name in quotes": (lambda: getattr(MODULE, "a"), put_at(MODULE)),  # noqa: B009
+    "a name in a variable": (lambda: getattr(MODULE, NAME), put_at(MODULE)),
     "a global in quotes": (quoted, set_global),
     "a dict of a module": (lambda: vars(MODULE)["a"], put_at(MODULE)),
     "the environment": (lambda: float(os.environ["BILEVEL_TEST_NUMBER"]), set_environment),

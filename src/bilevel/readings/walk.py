@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bilevel.readings import functions, kinds
-from bilevel.readings.functions import MISSING, WRITTEN
+from bilevel.readings.functions import LOOK_UP, MISSING, WRITTEN
 from bilevel.readings.kinds import EXACT, is_library
 
 MOST_PARTS = 20_000  # a function that reads more counts as changed
@@ -39,13 +39,11 @@ class Walk:
     """One walk over everything in reach; it visits each object once."""
 
     def __init__(self) -> None:
-        self.found: list[Part] = []
-        self.unordered: list[Part] = []  # within members of sets
+        self.found, self.unordered = list[Part](), list[Part]()  # the latter within members of sets
         self.looks: list[Look] = []
         self.arrays: list[tuple[Any, Any]] = []  # mutable ones, with their digests
         self.complete = True  # whether the looks cover everything
-        self.seen: dict[int, tuple[int, Any]] = {}
-        self.depth = 0
+        self.seen, self.depth = dict[int, tuple[int, Any]](), 0
         self.names: set[str] = set()  # attributes that any visited function asks for
         self.modules: dict[int, tuple[types.ModuleType, str, set[str]]] = {}  # with the names looked up
 
@@ -99,9 +97,10 @@ class Walk:
         """Visit the names of modules that any function asks for; they may lead to further functions."""
         again = True
         while again:
-            again = False
+            again, read = False, self.found if self.names & LOOK_UP else []
+            words = {part.value for part in read if type(part.value) is str}  # for getattr
             for module, path, looked_up in list(self.modules.values()):
-                names = tuple(sorted(self.names - looked_up))
+                names = tuple(sorted((self.names | words) - looked_up))
                 looked_up.update(names)
                 for name, held in zip(names, self.look(_items_at, vars(module), names), strict=True):
                     library = isinstance(held, types.ModuleType) and is_library(held.__name__)
@@ -197,7 +196,7 @@ class Walk:
         if installed:
             self.visit_each([(path, function.__dict__.get("__wrapped__", MISSING))])
             return
-        self.names |= names.attributes
+        self.names |= names.attributes | LOOK_UP.intersection(names.globals)
         self.visit_each(("os.environ", setting) for setting in functions.settings_of(names))
         self.visit_each((f"{path}.{name}", held) for name, held in list(function.__dict__.items()))
         defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()

@@ -276,6 +276,37 @@ def test_what_cannot_be_looked_into_is_reported(tmp_path):
     )
 
 
+def test_an_array_that_hardly_differs_is_reported(tmp_path):
+    """It may have been rounded by another device, or one of many entries may have been changed."""
+    table, labels = np.ones(10_000), np.zeros(10_000, int)
+    outer = lambda x, y: jnp.sum((y - table[3] - labels[3]) ** 2)
+    go(tmp_path, outer=outer)
+    assert "Not equal" not in go(tmp_path, 5, outer=outer).status.message
+    table[3] = 1.05
+    message = go(tmp_path, 6, outer=outer).status.message
+    assert message.endswith(
+        "Not equal to the saved run, but close enough for rounding on another device: the array table that the "
+        "outer objective reads."
+    )
+    table[3], labels[3] = 1.0, 1
+    with pytest.raises(ValueError, match="read the array labels, which had other values"):
+        go(tmp_path, 7, outer=outer)
+
+
+def test_data_and_starts_that_hardly_differ_are_reported(tmp_path):
+    fit = lambda x, y, batch: jnp.mean((batch - y[0]) ** 2) + jnp.sum((y - x) ** 2)
+    solver = bl.aid(bl.Problem(inner=fit, outer=fit), inner=0.1, adjoint=0.1, outer=0.1)
+
+    def run(steps, start, rows):
+        data = bl.Batch(inner=rows, outer=rows)
+        return bl.run(solver, start, start, steps=steps, data=data, checkpoint=tmp_path, resume="auto")
+
+    rows = jnp.ones(10_000)
+    run(2, START, rows)
+    again = run(3, START * (1 + 1e-6), rows.at[5].set(1.05))
+    assert again.status.message.endswith("another device: its start (x0, y0 or model_state), its data.")
+
+
 def test_a_record_made_again_with_another_global_is_recorded():
     solver = bl.aid(
         bl.Problem(inner=inner, outer=lambda x, y: jnp.sum(y**2)), inner=0.1, adjoint=0.1, outer=0.1

@@ -102,6 +102,31 @@ def test_an_inner_objective_without_a_lower_bound(make):
     assert "the inner step size 2.5 is above 2/L = 2" in steep.status.message
 
 
+def test_an_inner_objective_that_falls_while_x_runs_away_first():
+    """Its gradient grows with the square of y, and x has overflowed before y is large."""
+    cubic = bl.Problem(inner=lambda x, y: jnp.sum((y - x) ** 3), outer=f)
+    solver = bl.aid(cubic, inner=0.1, adjoint=0.5, outer=0.5)
+    with jax.enable_x64(False):
+        named(solver, "g has no lower bound in y", x0=0 * X32, y0=-X32, variable="y")
+
+
+def test_an_adjoint_that_grows_along_negative_curvature():
+    """Adam moves y slowly, so that only v runs away."""
+    saddle = bl.Problem(inner=lambda x, y: 0.5 * (y[0] - x[0]) ** 2 - 0.5 * (y[1] - x[1]) ** 2, outer=f)
+    words = "g is not convex in y", "curves by -1", "bl.adjoints.damped"
+    solver = bl.aid(saddle, inner=optax.adam(0.1), adjoint=0.5, outer=0.5)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        named(solver, *words, x0=0 * X32, y0=0.1 * X32, variable="v")
+
+
+@pytest.mark.parametrize("rule", [optax.lion(0.01), optax.sign_sgd(0.01)], ids=["lion", "sign"])
+def test_an_inner_rule_that_uses_only_signs(rule):
+    solver = bl.itd(P, inner=rule, outer=0.1, inner_steps=3)
+    words = "x has never moved", "The inner rule uses the gradient's sign only", "a rule with a slope"
+    with jax.numpy_dtype_promotion("standard"):
+        named(solver, *words, y0=0 * X, steps=20)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "falling", [lambda y: -(y**2), lambda y: -(y**4), lambda y: -jnp.exp(y)], ids=["square", "fourth", "exp"]

@@ -21,7 +21,7 @@ from bilevel.loop.state import RunState, difference
 from bilevel.loop.status import Code, Status
 from bilevel.types import PyTree
 
-FORMAT = 2
+FORMAT = 3
 
 # A type, or `T | U` of types, exactly; [T], a list of a T; (T, U), a list of a T and a U; {"a": T}, a dict with
 # only these keys; or a test of a value.
@@ -51,7 +51,7 @@ _seconds = lambda value: _fits(value, int | float) and math.isfinite(value) and 
 _factor = lambda value: _seconds(value) and value > 0
 _shapes = [([_whole(0)], str)]
 _real = int | float  # also NaN, as the mean of an array that overflows
-_figures = [(_real, _real, _real, _real)]
+_figures = [(_real, _real, _real, _real, _real)]
 _word = bool | int | float | str
 _part = lambda value: _fits(value, _word | None) or _fits(value, _figures)
 

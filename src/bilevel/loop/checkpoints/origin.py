@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from bilevel.identity import Static, described, digest_of
 from bilevel.loop.checkpoints.contents import outline
@@ -74,7 +75,12 @@ def check_origin(path: Path, before: dict[str, Any], now: dict[str, Any]) -> str
         first = " after the first" if before["data"] is not None else ""
         unknown.append(f"the batches of the loader{first}")
     are = "are" if unknown[1:] or now["loader"] else "is"
-    return f" Cannot verify that {listed(unknown)} {are} unchanged." if unknown else ""
+    note = f" Cannot verify that {listed(unknown)} {are} unchanged." if unknown else ""
+    if close := [*_nearly_equal(before, now)]:
+        note += (
+            f" Not equal to the saved run, but close enough for rounding on another device: {listed(close)}."
+        )
+    return note
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
@@ -82,7 +88,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         if (was := before["numbers"].get(name)) != value:
             yield f"{name} was {was}, here it is {value}"
     for name in {**now["reads"], **before["reads"]}:
-        if found := _difference(before["reads"].get(name, []), now["reads"].get(name, [])):
+        if found := _difference(before["reads"].get(name, []), now["reads"].get(name, []))[0]:
             yield f"{name} {found}"
     if before["start"] is not None and not _close(before["start"], now["start"]):
         yield "it started from another x0, y0 or model_state"
@@ -93,13 +99,31 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             yield f"its {name} was {before[name]}, here it is {now[name]}"
 
 
-def figures(tree: PyTree) -> list[list[float]]:
-    """Return [mean, root mean square, sum in this order, count of non-finite entries] per array.
+def _nearly_equal(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Yield the arrays that differ by no more than rounding on another device."""
+    for name, read in now["reads"].items():
+        for path in _difference(before["reads"].get(name, []), read)[1]:
+            yield f"the array {path} that {name} reads"
+    if before["start"] is not None and not _equal(before["start"], now["start"]):
+        yield "its start (x0, y0 or model_state)"
+    if before["data"] is not None and not _equal(before["data"], now["data"]):
+        yield "the first batch of its loader" if now["loader"] else "its data"
 
-    On another device the first three differ only by rounding.
+
+def figures(tree: PyTree) -> list[list[float]]:
+    """Return [mean, root mean square, sum in this order, count of non-finite entries, checksum] per array.
+
+    If floats were computed on another device, the first three differ by rounding and the checksum is another.
+    The fourth of integers is the checksum, as they are not rounded.
     """
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if is_real(jnp.result_type(leaf))]
+    leaves = [part for leaf in jax.tree.leaves(tree) for part in _real_parts(words_of(leaf))]
     return [[float(number) for number in each] for each in jax.device_get(_figures(leaves))]
+
+
+def _real_parts(leaf: Any) -> list[Any]:
+    if is_real(kind := jnp.result_type(leaf)):
+        return [leaf]
+    return [leaf.real, leaf.imag] if jnp.issubdtype(kind, jnp.complexfloating) else []
 
 
 @jax.jit
@@ -108,8 +132,9 @@ def _figures(leaves: list[jax.Array]) -> list[list[jax.Array]]:
 
 
 def _of_array(leaf: jax.Array) -> list[jax.Array]:
-    real = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize >= 4
-    wide = leaf if real else leaf.astype(jnp.float32)
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    wide = leaf if floating and leaf.dtype.itemsize >= 4 else leaf.astype(jnp.float32)
+    checksum = _checksum(wide if floating else leaf)
     finite = jnp.isfinite(wide)
     fine = jnp.where(finite, wide, jnp.zeros((), wide.dtype)).reshape(-1)
     largest = jnp.max(jnp.abs(fine))
@@ -120,8 +145,17 @@ def _of_array(leaf: jax.Array) -> list[jax.Array]:
         largest * jnp.mean(unit),
         largest * jnp.sqrt(jnp.mean(unit * unit)),
         largest * jnp.sum(unit * order),
-        jnp.sum(~finite),
+        jnp.sum(~finite) if floating else checksum,
+        checksum,
     ]
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    """Return a number that changes with any single entry."""
+    whole = leaf if leaf.dtype.itemsize >= 4 else leaf.astype(jnp.int32)
+    bits = lax.bitcast_convert_type(whole, jnp.uint32).reshape(-1)
+    odd = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+    return jnp.sum((bits ^ (bits >> 15)) * (odd * odd), dtype=jnp.uint32)
 
 
 def _figure(part: Any) -> Any:
@@ -177,7 +211,9 @@ def _stop(hook: Any) -> str:
     return described(hook.subject) if hook.asks is None else f"{type(hook.subject).__name__}({hook.asks})"
 
 
-def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
+def _difference(before: list[list[Any]], now: list[list[Any]]) -> tuple[str | None, list[str]]:
+    """Return how a function differs from the earlier one, and the arrays that are close but not equal."""
+    close = list[str]()
     for (path, kind, was), (path_now, kind_now, value) in zip(before, now, strict=False):
         if (path, kind) != (path_now, kind_now):
             break
@@ -185,12 +221,18 @@ def _difference(before: list[list[Any]], now: list[list[Any]]) -> str | None:
             continue
         if kind == "array":
             if not (isinstance(was, list) and isinstance(value, list) and _close(was, value)):
-                return f"read the array {path or 'itself'}, which had other values"
+                return f"read the array {path or 'itself'}, which had other values", []
+            close += [] if _equal(was, value) else [path or "itself"]
         elif kind == "value":
-            return f"read {path} = {was}, here it is {value}"
+            return f"read {path} = {was}, here it is {value}", []
         else:
-            return f"had other code ({path})" if path else "had other code"
-    return None if len(before) == len(now) else "had other code, or read other values"
+            return f"had other code ({path})" if path else "had other code", []
+    return (None, close) if len(before) == len(now) else ("had other code, or read other values", [])
+
+
+def _equal(before: list[list[float]], now: list[list[float]]) -> bool:
+    """Return whether the checksums are equal; the other figures may be rounded in another way."""
+    return [each[-1] for each in before] == [each[-1] for each in now]
 
 
 def _close(before: list[list[float]], now: list[list[float]]) -> bool:

@@ -13,7 +13,7 @@ from bilevel.loop.diagnose.measurements import LANCZOS
 from bilevel.loop.diagnose.messages import MOVES, PARTS, beyond, large_step, say
 from bilevel.loop.diagnose.scene import Scene
 from bilevel.loop.diagnose.steps import attempt, climbing_levels, constant_step, faulty_maps
-from bilevel.loop.finite import grown, run_away
+from bilevel.loop.finite import FAR, grown, run_away
 from bilevel.loop.state import RunState
 from bilevel.loop.status import Cause
 from bilevel.problem import Problem
@@ -27,6 +27,7 @@ from bilevel.types import PyTree
 NEAR = 0.9  # of 2/L: a longer plain step is suspected, as L may be larger elsewhere on the way
 SHARES = 10.0 ** np.arange(-38, 1, 2)  # of the path on which y has run away, on a part of which g is finite
 UNBOUNDED = 1e3  # times its size at the beginning: an objective that falls so far has no lower bound
+DOWN = 1e-3  # of L: more negative curvature than that is no rounding
 ROWS = 5  # of the trace, along which f falls to the end
 
 
@@ -43,7 +44,12 @@ def cause(scene: Scene) -> Cause:
     if known := scene.suspicion() or sentence(scene.solver.indefinite(scene.recent())):
         return Cause(known)
     why = attempt(_large_steps, scene, default=Cause())
-    return why if why.levels else attempt(_unbounded_g, scene, away) or _unbounded_f(scene, away) or why
+    if why.levels:
+        return why
+    found = attempt(_unbounded_g, scene, away) or _unbounded_f(scene, away)
+    if found is None and not scene.warmup and (found := attempt(_negative_curvature, scene)):
+        found = found._replace(shrink=why.shrink)
+    return found or why
 
 
 def why_risen(scene: Scene) -> str:
@@ -154,9 +160,9 @@ def _large_steps(scene: Scene) -> Cause:
 
 def _unbounded_g(scene: Scene, away: list[str]) -> Cause | None:
     """Report a g that falls without end along the path of y."""
-    if "y" not in away:
-        return None
     step, before = scene.before()
+    if "y" not in (*away, *run_away(scene.solver, scene.run, before)):
+        return None
     call, start = scene.solver.problem.compiled(_values_on_the_way), scene.solver.sets_out(before.solver)
     values = np.asarray(call(before.x, start, scene.run.y, first(scene.batch())), float)
     if not _falls_without_end(values):
@@ -170,6 +176,21 @@ def _unbounded_f(scene: Scene, away: list[str]) -> Cause | None:
     finite = values[np.isfinite(values)]
     falls = len(finite) >= ROWS and (np.diff(finite[-ROWS:]) < 0).all() and _falls_without_end(finite)
     return Cause(say("unbounded_f", start=values[0], end=values[-1])) if away and falls else None
+
+
+def _negative_curvature(scene: Scene) -> Cause | None:
+    """Report directions in which g curves downwards, if they explain the growth of v by plain steps."""
+    solver, run, (step, before) = scene.solver, scene.run, scene.before()
+    size = constant_step(solver, "adjoint") if "v" in solver.variables else None
+    if not size or tree.norm(run.solver.v) <= FAR * max(tree.norm(before.solver.v), 1.0):
+        return None
+    batch = first(scene.batch())
+    values = ritz_values(*solver.problem.compiled(_spectrum)(before.x, solver.sets_out(before.solver), batch))
+    mu, L = float(values[0]), float(values[-1])
+    growth = (scene.step - step) * np.log1p(size * max(-mu, 0.0))
+    if not (mu < -DOWN * abs(L) and growth > np.log(FAR)):
+        return None
+    return Cause(say("negative_curvature", step=step, mu=mu, L=L), variable="v")
 
 
 def _falls_without_end(values: np.ndarray) -> bool:

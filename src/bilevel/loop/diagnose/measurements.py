@@ -29,6 +29,7 @@ from bilevel.solvers.base import Solver
 from bilevel.solvers.fixed_points import System, adjoint_system, fixed_point
 from bilevel.solvers.parts.newton import truncated_cg
 from bilevel.solvers.parts.ritz import tridiagonal
+from bilevel.solvers.parts.unroll import update
 from bilevel.solvers.rules import GRADIENT_ZERO
 from bilevel.types import PyTree, Scalar
 
@@ -161,9 +162,22 @@ def look_beside(solver: Solver, state: Any, batch: Any, whole: bool) -> dict[str
         ),
         "curvature_beside": curvature,
         "held": held,
+        "stepwise": _is_stepwise(solver, state, g.y, y),
         "silent_beside": _silent(f.y),
         "x_moves": jnp.stack([moves(f.x), moves(turns)]).any(0),
     }
+
+
+def _is_stepwise(solver: Solver, state: Any, gradient: PyTree, y: PyTree) -> jax.Array:
+    """Return whether the method differentiates an inner step that moves y and has a derivative of zero."""
+
+    def look() -> jax.Array:
+        (after, moving), pull_back, _ = update(solver.inner_at(state.x), gradient, state.inner, y, None)
+        slope = pull_back((tree.ones_like(after), tree.zeros_like(moving)))[0]
+        return (tree.norm(tree.sub(after, y)) > 0) & (tree.norm(slope) == 0)
+
+    never = jnp.array(False)
+    return attempt(look, default=never) if solver.traits.differentiates_rule else never
 
 
 def _aside(far: float, leaf: jax.Array) -> jax.Array:

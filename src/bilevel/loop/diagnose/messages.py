@@ -34,6 +34,9 @@ SENTENCES = {
     "along the path of y. No step size helps: add a ridge to g (0.5 * c * ‖y‖²), or bound y (bl.projected).",
     "unbounded_f": "f has no lower bound: its value fell from {start:.3g} to {end:.3g}, and x and y followed. No "
     "step size helps: add a term that grows with x to f, or bound x (bl.projected).",
+    "negative_curvature": "g is not convex in y: at step {step} it curves by {mu:.2g} along some direction, against "
+    "{L:.2g} at most. Every step on v grows v along that direction, and no step size helps: add a ridge to g (0.5 * "
+    "c * ‖y‖²), or take another adjoint (bl.adjoints.damped, bl.adjoints.gauss_newton).",
     "led_to_large_step": "lower the outer step size, or bound x (bl.projected): x moved to where {beyond}; at step "
     "{step} that limit was {earlier:.3g}. bl.advise proposes step sizes, and bl.sweep tries several.",
     # Why x did not move. `name` is the measure: the hypergradient or the stationarity measure.
@@ -57,6 +60,9 @@ SENTENCES = {
     # Why a hypergradient is zero, also at points close to x and y.
     "squares_underflow": "Its entries are not zero, but at most {largest:.2g}, and their squares underflow: multiply f "
     "by a large number.",
+    "rule_has_no_slope": "The inner rule uses the gradient's sign only (as optax.lion and optax.sign_sgd do): its "
+    "derivative is exactly zero, and this method differentiates it. Pass a rule with a slope, such as optax.sgd or "
+    "optax.adam.",
     "y_held": "The inner rule does not move y, or not the part of y on which x acts (optax.set_to_zero, a mask, or a "
     "learning rate of 0?): pass a rule that does.",
     "g_piecewise_linear": "g is piecewise linear in y: its second derivatives are exactly zero, and x acts on y only "
@@ -114,8 +120,8 @@ SENTENCES = {
     "close to it. That is fine if it is a solution; otherwise start elsewhere.",
     "x_held": "x has stayed at its start, as its projection or threshold has undone every step on it. That is fine "
     "if it is a solution; otherwise start elsewhere.",
-    "x_rests": "x has converged: {moved}, and the hypergradient has fallen from {largest:.2g} to {norm:.2g}. The "
-    "run could have ended earlier (tol=).",
+    "x_rests": "x has converged: {moved}, and the stationarity measure has fallen from {largest:.2g} to {norm:.2g}. "
+    "The run could have ended earlier (tol=).",
     "x_still": "x has stopped moving though the hypergradient has not fallen: {moved}, with {norm:.2g} left of "
     "{largest:.2g}. {lag}The outer step size{of} is too small for a hypergradient of that size, or its schedule "
     "has ended: raise it.",
@@ -152,6 +158,8 @@ def why_zero(beside: Mapping[str, Any]) -> str:
     """Explain a hypergradient of zero by the measurements of `look_beside`."""
     if (largest := beside["hypergradient_largest"]) > 0:
         return say("squares_underflow", largest=largest)
+    if beside.get("stepwise"):
+        return say("rule_has_no_slope")
     if beside["held"]:
         return say("y_held")
     if beside["curvature_beside"] == 0 and beside["inner_beside"] > 0:
