@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from bilevel.loop.errors import Failure
 from bilevel.loop.interrupts import Interrupts
@@ -16,10 +16,13 @@ from bilevel.solvers.base import Info, Solver
 UNKNOWN = Cause()
 
 
+Value = TypeVar("Value", bound="Replaceable")
+
+
 class Replaceable:
     """Base class of frozen values that the stages of a run change by making another."""
 
-    def but(self, **changes: Any) -> Self:
+    def but(self: Value, **changes: Any) -> Value:
         """Return a copy with changes. It is faster than `dataclasses.replace`, which calls the constructor."""
         after = object.__new__(type(self))
         vars(after).update(vars(self), **changes)
