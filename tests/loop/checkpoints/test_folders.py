@@ -322,6 +322,22 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path, whole):
     assert bl.load(tmp_path / "run").steps == 12
 
 
+def test_a_file_in_place_of_the_folder_is_reported_as_such(tmp_path):
+    folder = tmp_path / "run"
+    saver = bl.hooks.Checkpoint(folder, save_every=2)
+
+    def replace(event):
+        if event.step == 4:
+            saver._settle()
+            shutil.rmtree(folder)
+            folder.write_text("in the way")
+
+    with pytest.warns(RuntimeWarning, match="Not a directory"):
+        result = go(8, None, hooks=[replace, saver], every=2)
+    assert result.steps == 8
+    assert folder.read_text() == "in the way"
+
+
 @pytest.mark.parametrize(
     ("bad", "match"),
     [

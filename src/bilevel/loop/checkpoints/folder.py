@@ -98,9 +98,8 @@ class Folder:
             raise
 
     def _make_room(self, new: Path, arrays: list[Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
         _remove(new)
-        new.mkdir()  # raises if the name exists, so nothing is written through a link
+        new.mkdir(parents=True)  # raises if the name exists, so nothing is written through a link
         (new / ARRAYS).mkdir()
         self._hold()
         if shutil.disk_usage(new).free < sum(array.nbytes for array in arrays) + SPARE:
