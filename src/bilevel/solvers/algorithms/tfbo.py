@@ -125,8 +125,8 @@ class DTFBO(TFBO):
         x, alpha_squared = descend(rule, hypergradient, state.alpha_squared, x)
 
         state = TFBOState(x, y, v, alpha_squared, beta_squared, gamma_squared)
-        alpha, beta = jnp.sqrt(alpha_squared), jnp.sqrt(beta_squared)
-        metrics = {"inner_step_size": 1 / beta, "outer_step_size": 1 / alpha}
+        inverse = lambda squared: 1 / jnp.sqrt(squared)
+        metrics = {"inner_step_size": inverse(beta_squared), "outer_step_size": inverse(alpha_squared)}
         return state, Info(f.value, hypergradient, inner_gradient, metrics, model)
 
 

@@ -76,7 +76,7 @@ def noise_share(before: Any, now: Any, v: PyTree, floors: list[Scalar]) -> Scala
     sizes = jnp.abs(dot(v, apart[0])), tree.norm(apart[1]), tree.norm(apart[2])
 
     def share(size: Scalar, floor: Scalar, d: PyTree, part: PyTree) -> Scalar:
-        noise = divide(square(d), 2 * square(part)).astype(floor.dtype)
-        return jnp.where(size.astype(floor.dtype) > floor, noise, 0)
+        clear = size.astype(floor.dtype) > floor
+        return jnp.where(clear, divide(square(d), 2 * square(part)).astype(floor.dtype), 0)
 
     return jnp.minimum(1, jnp.max(jnp.stack(list(map(share, sizes, floors, apart, now)))))
