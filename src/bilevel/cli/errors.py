@@ -13,7 +13,6 @@ BROKEN = 1  # a run diverged
 UNSAVED = 3  # the work was done, but not all of it could be saved
 INTERRUPTED = 128 + 2  # Ctrl-C
 TERMINATED = 128 + 15  # SIGTERM
-WORDS = "bilevel.cli.errors.words"  # key of the command line in the context
 
 
 def fail(message: str, status: int = REFUSED) -> NoReturn:
@@ -28,15 +27,17 @@ def say(message: str) -> None:
 class OneLine(TyperGroup):
     """Group of commands. Usage errors appear when a command is found and when its options are parsed."""
 
+    words = "bilevel.cli.errors.words"  # key of the command line in the context
+
     def make_context(self, info_name: str | None, args: list[str], *given: Any, **named: Any) -> Any:
         words = tuple(args)  # the parser removes words from the list
         with _in_one_line(words):
             context = super().make_context(info_name, args, *given, **named)
-        context.meta[WORDS] = words
+        context.meta[self.words] = words
         return context
 
     def invoke(self, ctx: Any) -> Any:
-        with _in_one_line(ctx.meta[WORDS]):
+        with _in_one_line(ctx.meta[self.words]):
             return super().invoke(ctx)
 
 

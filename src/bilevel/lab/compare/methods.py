@@ -36,11 +36,14 @@ def growing(k: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Method of the comparison."""
+    """Method of the comparison.
+
+    `make(problem, L, outer)` builds the solver; `outer` is a step size or an optax rule.
+    """
 
     name: str
     family: str
-    make: Callable[[Problem, float, Any], Solver]  # of problem, L and outer: a step size or an optax rule
+    make: Callable[[Problem, float, Any], Solver]
     varies: bool = False  # the cost of a step depends on the run
     small_x: bool = False  # carries a copy of y for every entry of x
     quick: bool = False  # represents its family in a quick comparison

@@ -26,8 +26,8 @@ def draw_all(results: Results, folder: Path, formats: tuple[str, ...]) -> dict[s
     panels = {name: DRAWINGS[name] for name in results.manifests if name in DRAWINGS}
     with house_style():
         for suffix in formats:
-            for draw_one in panels.values():
-                for name, draw in draw_one.items():
+            for functions in panels.values():
+                for name, draw in functions.items():
                     # Again for each format: saving fixes the layout at that format's resolution.
                     save_figure(draw(results), folder / f"{name}.{suffix}")
     return {experiment: list(names) for experiment, names in panels.items()}

@@ -1,4 +1,4 @@
-"""Report as Markdown, with the figures beside it, and as one web page without scripts, with them inside."""
+"""Report as Markdown, with figures in files, and as one web page without scripts, with the figures inside."""
 
 import base64
 import re
