@@ -114,7 +114,8 @@ class ReweightedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of every row."""
-        return self.classes_[np.argmax(self._logs(X), axis=1)]
+        logs = self._logs(X)  # raises before `classes_` is read, if nothing was fitted
+        return self.classes_[np.argmax(logs, axis=1)]
 
     def _logs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
