@@ -64,11 +64,11 @@ class Claim:
 
 
 class Claims(list[Claim]):
-    """Claims in order; `@claims.add(...)` appends a function of both sides. Its docstring is the statement."""
+    """Claims in order; `@claims.add(...)` appends a function of both sides."""
 
-    def add(self, name: str, *needs: Hypothesis, first: int = 0) -> Callable[[Any], Any]:
+    def add(self, name: str, statement: str, *needs: Hypothesis, first: int = 0) -> Callable[[Any], Any]:
         def append(sides: Callable[[Run, Setting], Sides]) -> Any:
-            self.append(Claim(name, sides.__doc__ or "", sides, needs, first))
+            self.append(Claim(name, statement, sides, needs, first))
             return sides
 
         return append
