@@ -1,6 +1,6 @@
 """Every solver by name, as `bl.solvers.aid`, and in `bl.solvers.kit` the tools for authors of solvers.
 
-Each algorithm is one file of `algorithms`. A name is loaded when it is first used.
+Each algorithm is one file of `algorithms`, which close relatives share. A name is loaded when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from bilevel.solvers.algorithms.pbgd import g_pbgd as g_pbgd, v_pbgd as v_pbgd
     from bilevel.solvers.algorithms.pzobo import pzobo as pzobo
     from bilevel.solvers.algorithms.qnbo import qnbo as qnbo
-    from bilevel.solvers.algorithms.soba import saba as saba, soba as soba
+    from bilevel.solvers.algorithms.saba import saba as saba
+    from bilevel.solvers.algorithms.soba import soba as soba
     from bilevel.solvers.algorithms.srba import srba as srba
     from bilevel.solvers.algorithms.stocbio import stocbio as stocbio
     from bilevel.solvers.algorithms.tfbo import d_tfbo as d_tfbo, s_tfbo as s_tfbo
@@ -42,12 +43,12 @@ else:
     _SHARED = {
         "darts": ("darts", "darts_first_order", "sama"), "double_momentum": ("mrbo", "sustain"),
         "f2ba": ("acc_f2ba", "f2ba"), "f2sa": ("f2sa", "f3sa"), "forward_mode": ("forward_itd", "rtho"),
-        "maml": ("fomaml", "maml", "reptile"), "pbgd": ("g_pbgd", "v_pbgd"), "soba": ("saba", "soba"),
+        "maml": ("fomaml", "maml", "reptile"), "pbgd": ("g_pbgd", "v_pbgd"),
         "tfbo": ("d_tfbo", "s_tfbo"),
     }  # fmt: skip
     _SINGLE = (
-        "aid", "bda", "bome", "f2sa_p", "fsla", "hoag", "iaptt", "imaml", "itd", "meha", "pzobo", "qnbo", "srba",
-        "stocbio", "tuning_free", "vrbo",
+        "aid", "bda", "bome", "f2sa_p", "fsla", "hoag", "iaptt", "imaml", "itd", "meha", "pzobo", "qnbo", "saba",
+        "soba", "srba", "stocbio", "tuning_free", "vrbo",
     )  # fmt: skip
     _FILES = _SHARED | {name: (name,) for name in _SINGLE}
     _HOMES = {name: f"bilevel.solvers.algorithms.{file}" for file, names in _FILES.items() for name in names}
