@@ -90,7 +90,7 @@ def test_a_million_steps_are_looked_at_on_the_way():
 
 
 def test_short_chunks_hold_no_more_than_their_rows():
-    """The buffer of a chunk has room for 65,536 rows in a long run, however few of them it fills."""
+    """The buffer of a chunk has room for many more rows in a long run, however few of them it fills."""
     held = []
     q = bl.problems.quadratic(kappa=4.0)
     solver = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L)

@@ -165,7 +165,7 @@ class Program:
             compiled.clear_cache()
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity: it is a static argument of every call
+@dataclass(frozen=True)
 class Blank:
     """Shape of an empty piece of trace."""
 

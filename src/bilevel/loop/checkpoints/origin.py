@@ -20,6 +20,7 @@ from bilevel.identity import Static, described, digest_of
 from bilevel.loop.checkpoints.contents import outline
 from bilevel.loop.checkpoints.trees import words_of
 from bilevel.loop.columns import is_real
+from bilevel.loop.data.streams import Minibatches
 from bilevel.loop.plan import Plan, Progress
 from bilevel.loop.single_run import Start
 from bilevel.problem import Problem
@@ -52,7 +53,9 @@ def origin_of(plan: Plan, progress: Progress, start: Start) -> dict[str, Any]:
             if part.kind == "hidden"
         ],
         "start": figures(variables),
-        "data": figures(data),
+        "data": figures(
+            data.data if isinstance(data, Minibatches) else data
+        ),  # its seed is compared elsewhere
         "loader": source.stream is None,
         "seed": int(start.seed),
         "warmup": start.warmup,
