@@ -171,10 +171,11 @@ def risen(values: np.ndarray, taken: int) -> tuple[float, float] | None:
     if taken < 10 or not len(values):
         return None
     last, count = _last(values), len(values)
-    # Mostly no median is needed: the last values are not far above the first one, nor above the first fifth.
-    rises_far = last.min() > values[0] + 10 * abs(values[0])
-    if not rises_far and (count < 20 or values[-(count // 5) :].max() <= values[: -(-count // 5)].min()):
-        return None
+    if not last.min() > values[0] + 10 * abs(values[0]):
+        # Bounds of the medians show for most runs that the last one is not far above the others.
+        high = values[-(count // 5) :].max()
+        if count < 20 or high <= max(values[: -(-count // 5)].min(), 11 * values.min()):
+            return None
     medians = np.array([np.median(part) for part in np.array_split(values, min(5, count))])
     down, since = medians[np.argmax(medians) :], medians[np.argmin(medians) :]
     calms = len(down) > 2 and (np.diff(down) < 0).all() and down[-1] < down[0] / 2

@@ -23,8 +23,8 @@ from bilevel.solvers.optax_rules import flattened
 from bilevel.types import PyTree
 
 MOST_SHAPES = 16  # compiled shapes per program
-ROWS, MANY_ROWS, MOST_ROWS = 1024, 2**16, 2**20  # rows of the trace per compiled call
-LONG_RUN = 4 * MANY_ROWS  # steps above which a call has up to `MOST_ROWS`
+ROWS, MANY_ROWS, MOST_ROWS = 2**10, 2**16, 2**20  # rows of the trace per compiled call
+LENGTHS = {ROWS: ROWS, 2**14: 2**14, 4 * MANY_ROWS: MANY_ROWS}  # steps of a run, and the rows of its calls
 SMALL = 2**20  # bytes of state and data below which memory does not matter
 SHARE = 100  # above `SMALL`, more than `ROWS` rows take at most 1/SHARE of these bytes
 BLOCK, SHORT_STEPS = (
@@ -180,8 +180,8 @@ class Blank:
 
 
 def most_rows(steps: int) -> int:
-    """Return the number of rows per call in a run of this length. There are three, since each is compiled."""
-    return ROWS if steps <= ROWS else MANY_ROWS if steps <= LONG_RUN else MOST_ROWS
+    """Return the number of rows per call in a run of this length. There are few, since each is compiled."""
+    return next((rows for longest, rows in LENGTHS.items() if steps <= longest), MOST_ROWS)
 
 
 def rows_of(row: PyTree, steps: int, arguments: int) -> int:
