@@ -255,7 +255,9 @@ def test_a_hook_that_raises_ends_the_run_with_the_result_in_hand(aid, replay):
 @pytest.mark.slow
 @pytest.mark.parametrize("replay", ["device", "host"])
 def test_an_objective_that_raises_while_it_runs_ends_the_run_with_the_result_in_hand(replay, monkeypatch):
-    monkeypatch.setattr("bilevel.loop.recovery.snapshots.REST", 0)  # a copy after every chunk, however slow they are
+    monkeypatch.setattr(
+        "bilevel.loop.recovery.snapshots.REST", 0
+    )  # a copy after every chunk, however slow they are
     calls = []
 
     def fail_at_thirty(value):
