@@ -19,8 +19,11 @@ class Interrupts:
     """
 
     def __init__(self, several: bool = False):
-        self.asked = self.terminated = False
-        self.heard = self.heard_term = self._heeds_term = False
+        self.asked: bool = False
+        self.terminated: bool = False
+        self.heard: bool = False
+        self.heard_term: bool = False
+        self._heeds_term = False
         self._several = several
         self._previous: dict[int, Any] = {}
 

@@ -39,11 +39,13 @@ class Walk:
     """One walk over everything in reach; it visits each object once."""
 
     def __init__(self) -> None:
-        self.found, self.unordered = list[Part](), list[Part]()  # the latter within members of sets
+        self.found: list[Part] = []
+        self.unordered: list[Part] = []  # within members of sets
         self.looks: list[Look] = []
         self.arrays: list[tuple[Any, Any]] = []  # mutable ones, with their digests
-        self.complete = True  # whether the looks cover everything
-        self.seen, self.depth = dict[int, tuple[int, Any]](), 0
+        self.complete: bool = True  # whether the looks cover everything
+        self.seen: dict[int, tuple[int, Any]] = {}
+        self.depth: int = 0
         self.names: set[str] = set()  # attributes that any visited function asks for
         self.modules: dict[int, tuple[types.ModuleType, str, set[str]]] = {}  # with the names looked up
 

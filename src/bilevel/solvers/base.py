@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import equinox as eqx
 import jax
@@ -72,8 +72,9 @@ class Solver(eqx.Module):
     name: ClassVar[str] = "solver"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
     traits: ClassVar[Traits] = Traits()
-    # Python's bound methods: Equinox would make a pytree at every access, which takes longer than the call.
-    __getattribute__ = object.__getattribute__
+    if not TYPE_CHECKING:
+        # Python's bound methods: Equinox would make a pytree at every access, which takes longer than the call.
+        __getattribute__ = object.__getattribute__
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -40,7 +40,8 @@ class Rule(eqx.Module):
     """
 
     constrained: ClassVar[bool] = False
-    __getattribute__ = object.__getattribute__  # as in `Solver`
+    if not TYPE_CHECKING:
+        __getattribute__ = object.__getattribute__  # as in `Solver`
 
     @abstractmethod
     def init(self, point: PyTree) -> PyTree: ...

@@ -58,12 +58,12 @@ class Loader:
         self._pass = Pass(iter(source) if new else moved(source, at.position, "data"), "data")
         # Position after `used` steps. It exists also before the first batch.
         self.position = position(self._pass.batches, source) if new else at.position
-        self.used = at.used
+        self.used: int = at.used
         self._place: Callable[[Given], Given] = _on_device  # replaced for several devices
         self._drawn: list[Batch] = []  # draws of an incomplete step
         self._outer = Batch()  # the outer part of the last draw, if all draws of a step share it
         self._ahead: deque[Item] = deque()  # read from the loader, not yet used
-        self.ended = False  # the loader has no more batches
+        self.ended: bool = False  # the loader has no more batches
         self._again = False  # start another pass if the loader ends before its first batch
         self._thread: Ahead | None = None
         self._depth, self._goal = 0, at.used  # how many steps to prefetch, and the step at which to stop

@@ -68,12 +68,14 @@ class Evidence:
 
     def __post_init__(self) -> None:
         self.largest, self.broke = self.record.largest, self.record.broke
-        self.blind = self.record.steepest == 0  # whether the hypergradient was exactly zero at every step
-        self.taken = int(self.looks["step"][-1])  # steps, also in earlier calls
-        self.noisy = self.column("noisy")[-1] == 1  # minibatches, or objectives with random keys
-        self.has_v = "v" in self.solver.variables
+        self.blind: bool = (
+            self.record.steepest == 0
+        )  # whether the hypergradient was exactly zero at every step
+        self.taken: int = int(self.looks["step"][-1])  # steps, also in earlier calls
+        self.noisy: bool = bool(self.column("noisy")[-1] == 1)  # minibatches, or objectives with random keys
+        self.has_v: bool = "v" in self.solver.variables
         part = self.solver.part("adjoint")
-        self.adjoint = part if isinstance(part, Adjoint) else None
+        self.adjoint: Adjoint | None = part if isinstance(part, Adjoint) else None
         self.alpha, self.eta, self.beta = (self[f"{level}_step"] for level in ("inner", "adjoint", "outer"))
         self.mu, self.L, self.L_phi = (
             self[f"{which}_curvature"] for which in ("smallest", "largest", "outer")

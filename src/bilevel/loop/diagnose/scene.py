@@ -20,12 +20,12 @@ class Scene:
         self.warmup = warmup  # whether the next step is one of the warm-up
         self.solver: Solver = progress.method.solver
         self.run: RunState = plan.storage.fetched(progress.run)
-        self.step = progress.step
+        self.step: int = progress.step
         self.trace: Columns = plan.log.trace
         self.stream: Any = plan.source.stream  # data in memory; None for a loader
-        self.alone = not plan.team.several  # whether no other process takes part in the run
+        self.alone: bool = not plan.team.several  # whether no other process takes part in the run
         # whether a step sees other data, or another key, than the step before
-        self.noisy = not isinstance(self.stream, FullBatch) or "key" in self.solver.wants
+        self.noisy: bool = not isinstance(self.stream, FullBatch) or "key" in self.solver.wants
 
     def recent(self) -> Columns:
         """Return the rows since the state that the run can return to."""
