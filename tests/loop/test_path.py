@@ -42,6 +42,6 @@ def test_a_plain_run_enters_no_feature_that_it_does_not_use(entered):
 
 @pytest.mark.slow
 def test_a_plain_run_enters_few_files(entered):
-    assert len(set(entered)) <= 46
-    assert len(entered) <= 560
+    assert len(set(entered)) <= 42
+    assert len(entered) <= 545
     assert len({name for name in entered if name.startswith("loop/")}) <= 17

@@ -83,7 +83,7 @@ def _leave(result: Result, saver: Checkpoint, says: bool) -> NoReturn:
             where = f"saved in {str(saver.path)!r}"
         print(
             f"bilevel: ended by SIGTERM after {result.steps} steps, {where};",
-            f'the same call with resume="auto" goes on.{saver.note}',
+            f'the same call with resume="auto" continues it.{saver.note}',
             file=sys.stderr,
         )
     raise SystemExit(TERMINATED)
@@ -93,7 +93,7 @@ def _folder(resume: str | Path, saver: Checkpoint | None) -> Path:
     if resume == "auto":
         if saver is None:
             raise ValueError(
-                'resume="auto" goes on with the run in the checkpoint folder: pass checkpoint=folder too'
+                'resume="auto" continues the run in the checkpoint folder: pass checkpoint=folder too'
             )
         return saver.path
     path = as_folder(resume, "resume")

@@ -133,7 +133,7 @@ class Checkpoint(Hook):
         first, self._why = not self._why, reason(error)
         if first:
             where = f"{str(self.path)!r} ({self._why})"
-            self._warn(f"step {step} could not be saved in {where}: the run goes on, and tries again")
+            self._warn(f"step {step} could not be saved in {where}: the run continues and tries again")
 
     def _warn(self, sentence: str) -> None:
         self._said += sentence

@@ -111,7 +111,7 @@ class Team(Alone):
         self.lost = True
         return PeersLost(
             f"another process of this run has gone, or cannot be reached ({brief(error)}): start all of them again "
-            'with checkpoint=folder and resume="auto", and the run goes on from its last checkpoint'
+            'with checkpoint=folder and resume="auto", and the run continues from its last checkpoint'
         )
 
 
@@ -188,8 +188,8 @@ def have_data(plan: Plan) -> tuple[bool, Failure | None]:
     for number, other in enumerate(shapes):
         if other != shapes[0]:
             error = ValueError(
-                "the batches of a step must have as many rows in every process, but with those of all there would be "
-                f"{shapes[0][0]} by the batch of process 0 and {other[0]} by that of process {number}"
+                "the batches of a step must have as many rows in every process, but joined over all processes they "
+                f"would be {shapes[0][0]} by the batch of process 0, and {other[0]} by the one of process {number}"
             )
             return False, Failure("the loader", error)
     return True, None

@@ -156,7 +156,7 @@ class Halving(Steady):
             return progress
         hopeless = progress.bad_data is not None or (not progress.cause.curable and status.step == step)
         if hopeless or self.count >= MOST:
-            not_tried = " Smaller steps were not tried, as they cannot mend that."
+            not_tried = " Smaller steps were not tried, as they cannot help."
             in_vain = f" Halving the step sizes {self.count} times did not help." if self.count else not_tried
             return replace(progress, status=status.with_note(in_vain))
         (lower, outer), shrink = self.factors, progress.cause.shrink

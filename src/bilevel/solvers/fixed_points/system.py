@@ -105,8 +105,8 @@ def check_box(rule: Projected, y: PyTree) -> None:
                 trial.is_close(trial.mixed(k, *halves), onto(whole)) for k, whole in enumerate((one, two))
             ):
                 raise ValueError(
-                    "the inner rule is an optax transformation projected onto a set that is not a box; where it rests "
-                    "depends on how it scales the entries of y: pass a step size, as bl.projected(0.1, project)"
+                    "the inner rule is an optax transformation projected onto a set that is not a box; its fixed "
+                    "point depends on how it scales the entries of y: pass a step size, as bl.projected(0.1, project)"
                 )
 
 
