@@ -140,3 +140,14 @@ def test_the_log_of_a_million_steps_holds_what_it_keeps_and_the_last_chunk():
         assert all(column.base is None for column in held)  # no view of something larger
         assert len(held) < 20
     assert list(log.trace["outer_value"]) == [*range(0, 1_000_000, 1000), 999_999]
+
+
+def test_a_hook_may_write_to_its_rows_for_every_length_of_chunks():
+    q = bl.problems.quadratic(kappa=4.0)
+    solver, writable = bl.aid(q.problem, inner=1 / q.L, adjoint=1 / q.L, outer=0.1 / q.L), []
+    hook = lambda event: writable.append(event.trace["outer_value"].flags.writeable)
+    for every in (1000, 1024):  # the second fills the buffer of a short run
+        bl.run(
+            solver, jnp.ones(2), jnp.ones(2), steps=every, options=bl.RunOptions(every=every), hooks=[hook]
+        )
+    assert writable == [True, True]

@@ -147,8 +147,8 @@ def _look_ahead(plan: Plan) -> Failure | None:
 
 
 def _first(rows: PyTree, count: int) -> PyTree:
-    """Return the first rows. A view of fewer than all would keep the whole, much larger buffer: copy those."""
-    return jax.tree.map(lambda a: a if len(a) == count else a[:count].copy(), rows)
+    """Return copies of the first rows: a view would keep the whole, much larger buffer."""
+    return jax.tree.map(lambda a: a[:count].copy(), rows)
 
 
 def _on_host(tree: PyTree) -> PyTree:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from bilevel.loop.finite import NORM, blow_up, moved
 from bilevel.loop.plan import Plan, Progress
@@ -84,11 +83,6 @@ def _remarked(plan: Plan, progress: Progress, status: Status) -> Status:
     return status.with_note(note)
 
 
-def _writable(column: np.ndarray) -> np.ndarray:
-    """Return the column; copy it if JAX owns it."""
-    return column if column.flags.writeable else column.copy()
-
-
 def _packed(plan: Plan, progress: Progress, status: Status) -> Result:
     run = progress.run
     return Result(
@@ -96,7 +90,7 @@ def _packed(plan: Plan, progress: Progress, status: Status) -> Result:
         y=run.y,
         status=status,
         steps=progress.step,
-        trace=jax.tree.map(_writable, plan.log.trace),
+        trace=jax.tree.map(lambda a: a, plan.log.trace),
         probes=plan.log.probes(plan.hooks.probe_rows()),
         run=plan.storage.fetched(run) if progress.is_whole else run,
         seconds=time.perf_counter() - plan.began,
