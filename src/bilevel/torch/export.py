@@ -1,0 +1,202 @@
+"""Export of a loss to a graph of ATen operations."""
+
+import contextlib
+import io
+import logging
+import operator
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from bilevel.torch import errors
+from bilevel.torch.errors import ExportError
+from bilevel.torch.table import TABLE
+from bilevel.torch.types import torch_type
+
+ONE_AT_A_TIME = threading.Lock()
+ATEN, ORDERS = torch.ops.aten, torch.ops.higher_order
+STOP = "bilevel_stop"  # mark of a node whose results have no derivative
+CHECKS = {"aten._assert_tensor_metadata.default"}  # nodes without a result
+
+
+class Graph(NamedTuple):
+    """An exported loss."""
+
+    nodes: tuple[torch.fx.Node, ...]
+    inputs: tuple[tuple[torch.fx.Node, str, Any], ...]  # node, kind ("leaf", "tensor" or "constant"), which one
+    results: tuple[Any, ...]  # of the nodes: the loss, then the metrics
+    metrics: tuple[str, ...]
+    written: dict[str, Any]  # the new values of buffers, by name
+    random: bool  # whether a node needs a key
+
+
+class Loss(torch.nn.Module):
+    """The loss as a module of the leaves of its arguments, so that torch.export lifts the parameters."""
+
+    def __init__(self, modules: dict[str, torch.nn.Module], loss: Callable[..., Any], level: str, tree: Any):
+        super().__init__()
+        self.modules_by_name, self.level, self.tree = tuple(modules), level, tree
+        self.loss = _as_forward(loss)
+        self.metrics: tuple[str, ...] = ()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, batch = jax.tree.unflatten(self.tree, leaves)
+        x = getattr(self, "x") if "x" in self.modules_by_name else x  # noqa: B009
+        out = self.loss(x, self.model) if batch is None else self.loss(x, self.model, batch)
+        value, metrics = out if isinstance(out, tuple) else (out, {})
+        if not isinstance(value, torch.Tensor) or not isinstance(metrics, dict):
+            kinds = ", ".join(type(each).__name__ for each in (out if isinstance(out, tuple) else (out,)))
+            raise ExportError(
+                f"the {self.level} loss must return a tensor, or (tensor, metrics) with a dict of tensors by name, but "
+                f"returned {kinds}"
+            )
+        self.metrics = tuple(metrics)
+        return (value, *(torch.as_tensor(each) for each in metrics.values()))
+
+
+def export(
+    modules: dict[str, torch.nn.Module], loss: Callable[..., Any], level: str, x: Any, batch: Any, device: Any
+) -> Graph:
+    """Return the graph of `loss(x, model, batch)`, for arguments with the shapes and types of these.
+
+    Raises:
+        ExportError: torch cannot export the loss, or the table lacks an operation.
+    """
+    leaves, tree = jax.tree.flatten((x, batch))
+    module = Loss(modules, loss, level, tree)
+    examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
+    for each in examples[: len(jax.tree.leaves(x))]:
+        each.requires_grad_(True)
+    with ONE_AT_A_TIME, _explained(), _quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(module, examples)
+        _mark_stops(exported.graph_module, False)
+        table = torch.export.default_decompositions()
+        for op in [op for op in table if str(op) in TABLE]:
+            del table[op]
+        exported = exported.run_decompositions(table)
+    _check_operations(exported.graph_module.graph)
+    return _graph(exported, module, level)
+
+
+def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy of the function with the name `forward`: torch.export records lines only of such functions."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace(co_name="forward")
+    twin = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
+def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
+    """Mark what torch does not differentiate. Decompositions keep the marks but drop `detach` and `no_grad`."""
+    for node in part.graph.nodes:
+        if node.op != "call_function":
+            continue
+        now = stopped or node.target in (ATEN.detach.default, ATEN.detach_.default)
+        if node.target is ORDERS.wrap_with_set_grad_enabled:
+            now = not node.args[0]
+            _mark_stops(getattr(part, node.args[1].target), now)
+        elif node.target is ORDERS.wrap_with_autocast:
+            _mark_stops(getattr(part, node.args[4].target), stopped)
+        if now:
+            node.meta["custom"] = {**node.meta.get("custom", {}), STOP: True}
+
+
+def is_stopped(node: torch.fx.Node) -> bool:
+    return STOP in node.meta.get("custom", {})
+
+
+def _check_operations(graph: torch.fx.Graph) -> None:
+    """Raise for the first operation that the table lacks, or whose shape depends on the data."""
+    for node in graph.nodes:
+        if node.op != "call_function" or str(node.target) in CHECKS or node.target is operator.getitem:
+            continue
+        values = jax.tree.leaves(node.meta.get("val"))
+        sizes = [size for value in values for size in getattr(value, "shape", (value,))]
+        if any(not isinstance(size, int) for size in sizes):
+            raise ExportError(errors.SHAPE + errors.line_of_node(node.meta.get("stack_trace")))
+        if str(node.target) not in TABLE:
+            name = str(node.target)
+            line = errors.line_of_node(node.meta.get("stack_trace"))
+            raise ExportError(f"the operation {name}{line} {errors.UNKNOWN.format(name=name)}")
+
+
+def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> Graph:
+    signature = exported.graph_signature
+    places = {node.name: node for node in exported.graph.nodes}
+    mine = {id(p): name for name, p in module.named_parameters()}
+    inputs, leaf = [], 0
+    for spec in signature.input_specs:
+        node = places[spec.arg.name]
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append((node, "leaf", leaf))
+            leaf += 1
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            inputs.append((node, "tensor", spec.target))
+        else:
+            constant = exported.constants[spec.target]
+            if id(constant) in mine:
+                raise ExportError(errors.PARAMETER.format(level=level, name=mine[id(constant)]))
+            inputs.append((node, "constant", constant))
+    results, written = [], {}
+    for spec in signature.output_specs:
+        node = places.get(getattr(spec.arg, "name", None), spec.arg)
+        if spec.kind is OutputKind.USER_OUTPUT:
+            results.append(node)
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            written[spec.target] = node
+        elif spec.kind is OutputKind.PARAMETER_MUTATION:
+            raise ExportError(errors.WRITTEN.format(level=level, name=spec.target))
+    nodes = tuple(
+        node for node in exported.graph.nodes if node.op == "call_function" and str(node.target) not in CHECKS
+    )
+    random = any(node.target is not operator.getitem and TABLE[str(node.target)].random for node in nodes)
+    return Graph(nodes, tuple(inputs), tuple(results), module.metrics, written, random)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise torch's errors about the export in one line, with the user's line. Others are the user's."""
+
+    def refuse(cls: type, *arguments: Any, **named: Any) -> Any:
+        raise ExportError(errors.OWN_FUNCTION.format(name=cls.__name__))
+
+    try:
+        with mock.patch.object(torch.autograd.Function, "apply", classmethod(refuse)):
+            yield
+    except ExportError as error:
+        raise ExportError(str(error) + errors.line_of_error(error)) from None
+    except Exception as error:
+        kind, text = type(error).__name__, str(error)
+        if "DataDependent" in kind or "data-dependent" in text:
+            why = errors.BRANCH
+        elif ".numpy()" in text:
+            why = errors.NUMPY
+        elif "does not require grad" in text:
+            why = errors.GRADIENT.format(error=text.splitlines()[0])
+        else:
+            raise
+        raise ExportError(why + errors.line_of_error(error)) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide torch's own reports of an export, such as a dump of the graph."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,71 @@
+"""Parameters and buffers of modules, as dicts of arrays by name."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import torch
+
+from bilevel.torch.types import jax_type, to_jax, to_torch
+
+
+class Tensors:
+    """Tensors of a module by name: trainable ones, and all others. A tensor with two names is listed once."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.module = module
+        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        self.others: dict[str, torch.Tensor] = {**frozen, **dict(module.named_buffers())}
+        first = {id(tensor): name for name, tensor in {**self.trained, **self.others}.items()}
+        every = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        self.names: dict[str, str] = {name: first[id(tensor)] for name, tensor in every}  # to the first name
+
+    def copy(self, mode: str | None) -> torch.nn.Module:
+        """Return a copy of the module that shares its tensors, in training or evaluation mode."""
+        memo: dict[int, Any] = {id(each): each for each in (*self.trained.values(), *self.others.values())}
+        try:
+            twin = copy.deepcopy(self.module, memo)
+        except Exception as error:
+            raise TypeError(
+                f"the module {type(self.module).__name__} cannot be copied ({error}): let it hold only tensors, modules "
+                "and plain values"
+            ) from error
+        return twin if mode is None else twin.train(mode == "train")
+
+    def write(self, arrays: Mapping[str, Any]) -> None:
+        """Copy the arrays into the tensors of these names."""
+        known = {**self.trained, **self.others}
+        with torch.no_grad():
+            for name, array in arrays.items():
+                known[name].copy_(to_torch(array))
+
+
+def as_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.Array]:
+    return {name: to_jax(tensor) for name, tensor in tensors.items()}
+
+
+def check_precision(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise if JAX would round the tensors to 32 bits."""
+    for name, tensor in tensors.items():
+        if tensor.dtype.is_floating_point and jax_type(tensor.dtype).itemsize < tensor.dtype.itemsize:
+            raise TypeError(
+                f"the tensor {name!r} of the module is float64, and JAX computes in float32: call model.float(), or "
+                'jax.config.update("jax_enable_x64", True) first'
+            )
+
+
+def check_device(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise if the module is on a GPU that JAX does not use."""
+    for name, tensor in tensors.items():
+        if tensor.device.type not in ("cpu", "meta") and jax.default_backend() == "cpu":
+            raise ValueError(
+                f"the tensor {name!r} of the module is on {tensor.device}, and JAX runs on the CPU: call model.cpu(), or "
+                "install JAX for that device"
+            )
+        if tensor.device.type == "meta":
+            raise ValueError(f"the tensor {name!r} of the module has no values (device meta): load the weights first")

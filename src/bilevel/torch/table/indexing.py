@@ -1,0 +1,1 @@
+"""Indexing, scattering, sorting and embedding."""

@@ -1,0 +1,1 @@
+"""Losses that torch keeps as operations."""

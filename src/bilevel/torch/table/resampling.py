@@ -1,0 +1,1 @@
+"""Interpolation, padding and rearrangement of images."""

@@ -1,0 +1,1 @@
+"""Views, permutations, joins and splits."""
