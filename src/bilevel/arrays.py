@@ -71,6 +71,8 @@ def _plain(leaf: Any, name: str) -> Any:
         return jnp.asarray(leaf, dtype=leaf.dtype) if _weak(leaf) else leaf
     check_no_torch_module(leaf, name)
     if callable(getattr(leaf, "detach", None)):  # a torch tensor, without importing torch
+        if (moved := _on_gpu(leaf)) is not None:
+            return moved
         try:
             leaf = leaf.detach().cpu().numpy()
         except TypeError:  # bfloat16, which NumPy lacks
@@ -94,6 +96,16 @@ def _plain(leaf: Any, name: str) -> Any:
             f"{name} is {_what(leaf, array)}, which JAX has no type for: convert it first, e.g. by .astype(float)"
         )
     return array
+
+
+def _on_gpu(tensor: Any) -> jax.Array | None:
+    """Return a copy on the GPU of a torch tensor that is there, or None."""
+    if not getattr(tensor, "is_cuda", False) or jax.default_backend() != "gpu":
+        return None
+    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    if str(tensor.dtype).endswith("64") and not x64:  # JAX would round it with a warning
+        return None
+    return jnp.copy(jnp.from_dlpack(tensor.detach().contiguous()))
 
 
 def leaves_of(tree: PyTree, name: str) -> list[Any]:

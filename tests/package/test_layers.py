@@ -14,9 +14,10 @@ import bilevel
 ROOT = Path(bilevel.__file__).parent
 SATELLITES = {
     "applications", "cleaning", "cli", "data", "lab", "plot", "problems", "row_weights", "sklearn", "theory",
+    "torch",
 }  # fmt: skip
 DEPENDENCIES = {"equinox", "jax", "jaxtyping", "numpy", "optax"}  # of the core
-FORBIDDEN_TO_THEORY = {"applications", "cleaning", "cli", "lab", "plot", "problems", "sklearn"}
+FORBIDDEN_TO_THEORY = {"applications", "cleaning", "cli", "lab", "plot", "problems", "sklearn", "torch"}
 
 
 def modules() -> dict[str, Path]:

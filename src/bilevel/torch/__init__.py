@@ -12,7 +12,8 @@ evaluates the exported graphs with JAX operations.
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError('bilevel.torch needs PyTorch: pip install "bilevel[torch]"') from error
+    message = 'bilevel.torch needs PyTorch: pip install "bilevel[torch]"'
+    raise ModuleNotFoundError(message, name="torch") from error
 
 from bilevel.torch.errors import ExportError
 from bilevel.torch.front import Front, front

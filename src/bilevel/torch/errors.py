@@ -19,12 +19,17 @@ BRANCH = (
     "cannot: write it with torch.where"
 )
 SHAPE = "the shape of a tensor depends on the data: use torch.where instead of indexing by a mask or torch.nonzero"
-NUMPY = "the loss or the module converts a tensor to NumPy, which has no derivative here: use torch operations"
+FAILED = (
+    "torch.export refuses the {level} loss: {error}{line}. A loss can use operations of torch, but neither NumPy nor `.data`"
+)
+GRADIENT = (
+    "the loss or the module calls torch.autograd.grad without create_graph=True, whose result torch takes for a constant: "
+    "pass create_graph=True, and .detach() the result if it is meant as a constant"
+)
 OWN_FUNCTION = (
     "{name} is a torch.autograd.Function, whose own backward pass torch.export drops: write it with torch operations, "
     "or as a torch.library.custom_op and register that with bl.torch.register"
 )
-GRADIENT = "the loss or the module calls torch.autograd itself, which an exported graph cannot: {error}"
 PARAMETER = (
     "the {level} loss uses the parameter {name!r} of the module from outside: use the argument `model` of the loss"
 )
@@ -51,3 +56,9 @@ def line_of_error(error: BaseException) -> str:
     """Return the user's line from the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)
     return user_line((each.filename, each.lineno or 0, each.line or "") for each in frames)
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Return whether the user's own code raised the error, and not torch."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not frames[-1].filename.startswith(HIDDEN)

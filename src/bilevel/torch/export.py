@@ -14,6 +14,7 @@ from unittest import mock
 import jax
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from bilevel.torch import errors
 from bilevel.torch.errors import ExportError
@@ -76,7 +77,7 @@ def export(
     examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
     for each in examples[: len(jax.tree.leaves(x))]:
         each.requires_grad_(True)
-    with ONE_AT_A_TIME, _explained(), _quiet(), warnings.catch_warnings():
+    with ONE_AT_A_TIME, _explained(level), _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, examples)
         _mark_stops(exported.graph_module, False)
@@ -99,7 +100,7 @@ def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
-    """Mark what torch does not differentiate. Decompositions keep the marks but drop `detach` and `no_grad`."""
+    """Mark the nodes that torch does not differentiate. Decompositions keep the marks but drop `detach` and `no_grad`."""
     for node in part.graph.nodes:
         if node.op != "call_function":
             continue
@@ -166,28 +167,35 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(level: str) -> Iterator[None]:
     """Raise torch's errors about the export in one line, with the user's line. Others are the user's."""
 
     def refuse(cls: type, *arguments: Any, **named: Any) -> Any:
         raise ExportError(errors.OWN_FUNCTION.format(name=cls.__name__))
 
+    grad = torch.autograd.grad
+
+    def differentiate(*arguments: Any, create_graph: bool = False, **named: Any) -> Any:
+        if not create_graph:
+            raise ExportError(errors.GRADIENT)
+        return grad(*arguments, create_graph=True, **named)
+
     try:
-        with mock.patch.object(torch.autograd.Function, "apply", classmethod(refuse)):
+        with (
+            mock.patch.object(torch.autograd.Function, "apply", classmethod(refuse)),
+            mock.patch.object(torch.autograd, "grad", differentiate),
+        ):
             yield
     except ExportError as error:
         raise ExportError(str(error) + errors.line_of_error(error)) from None
+    except GuardOnDataDependentSymNode as error:
+        raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
     except Exception as error:
-        kind, text = type(error).__name__, str(error)
-        if "DataDependent" in kind or "data-dependent" in text:
-            why = errors.BRANCH
-        elif ".numpy()" in text:
-            why = errors.NUMPY
-        elif "does not require grad" in text:
-            why = errors.GRADIENT.format(error=text.splitlines()[0])
-        else:
+        if errors.is_of_user(error):
             raise
-        raise ExportError(why + errors.line_of_error(error)) from None
+        first = str(error).strip().partition("\n")[0].rstrip(".")
+        line = errors.line_of_error(error)
+        raise ExportError(errors.FAILED.format(level=level, error=first, line=line)) from error
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ class Level(Reader):
         return self.graph(x, as_jax(batch, f"example.{self.level}"))
 
     def reads(self) -> Any:
-        """Return what the objective depends on: the copies of the modules never change."""
+        """Return the values that the objective depends on: the copies of the modules never change."""
         return self.loss, id(self)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from bilevel.torch.table.registry import canonical
@@ -40,7 +41,8 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 def to_torch(array: Any) -> torch.Tensor:
     """Return the array as a tensor, which shares its memory where possible."""
-    try:
-        return torch.from_dlpack(array)
-    except (RuntimeError, BufferError, TypeError):
-        return torch.from_dlpack(jax.device_get(array))
+    if isinstance(array, jax.Array) and len(array.devices()) == 1:
+        (device,) = array.devices()
+        if device.platform == "cpu" or torch.cuda.is_available():
+            return torch.from_dlpack(array)
+    return torch.as_tensor(np.array(array))

@@ -1,7 +1,7 @@
 """Python loaders: a pair of loaders that restart when they end, and the position of a loader."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -46,7 +46,7 @@ class Loaders:
             if level not in self._ready:
                 self._ready[level] = self._next(level)
         ready, self._ready = self._ready, {}
-        return Batch(**ready)
+        return Batch(**{level: _as_dicts(batch) for level, batch in ready.items()})
 
     def _next(self, level: str) -> Any:
         loader = self.levels[level]
@@ -73,6 +73,12 @@ class Loaders:
             level: Pass(moved(loader, state[level], level), level) for level, loader in self.levels.items()
         }
         self._ready = {}
+
+
+def _as_dicts(batch: Any) -> Any:
+    """Return the batch with dicts in place of other mappings, such as batches of Hugging Face tokenizers."""
+    plain = lambda leaf: {key: _as_dicts(each) for key, each in leaf.items()} if isinstance(leaf, Mapping) else leaf
+    return jax.tree.map(plain, batch)
 
 
 class Pass:
