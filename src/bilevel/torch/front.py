@@ -8,12 +8,14 @@ from typing import Any
 import jax
 import torch
 
+from bilevel.arrays import as_arrays as jax_arrays
 from bilevel.batch import Batch
+from bilevel.loop.data.loaders import as_dicts
 from bilevel.problem import Problem
 from bilevel.readings import Reader, Reading
 from bilevel.torch.export import Graph, export
 from bilevel.torch.interpreter import evaluate
-from bilevel.torch.state import Tensors, as_arrays, check_device, check_precision
+from bilevel.torch.state import Tensors, as_arrays, check_tensors, describe
 
 MODES = ("train", "eval", None)
 MOST_GRAPHS = 32  # per level; batches of other shapes and types need other graphs
@@ -87,8 +89,7 @@ def front(
     _check(model, inner, outer, inner_mode, outer_mode)
     mine, meta = Tensors(model), Tensors(x) if isinstance(x, torch.nn.Module) else None
     every = mine.trained | _others(mine, meta) | (meta.trained if meta else {})
-    check_device(every)
-    check_precision(every)
+    check_tensors(every)
     levels = {
         level: Level(level, loss, mine, meta, mode)
         for level, loss, mode in (("inner", inner, inner_mode), ("outer", outer, outer_mode))
@@ -113,6 +114,8 @@ class Level(Reader):
         if meta is not None:
             self.modules["x"] = meta.copy(mode)
             self.names |= {f"x.{name}": f"x.{first}" for name, first in meta.names.items()}
+        # The copies never change, so that these words describe them for other processes too.
+        self.about = [describe(each) for each in self.modules.values()]
         self.device = next((each.device for each in model.trained.values()), torch.device("cpu"))
         self._graphs: OrderedDict[Any, tuple[Reading, Graph]] = OrderedDict()
 
@@ -142,8 +145,8 @@ class Level(Reader):
         leaves, tree = jax.tree.flatten((x, batch))
         shapes = tree, tuple((each.shape, str(each.dtype)) for each in leaves)
         reading, graph = self._graphs.pop(shapes, (None, None))
-        if reading is None or graph is None or not reading.is_current(self.loss):
-            now = Reading(self.loss)
+        if reading is None or graph is None or not reading.is_current(self):
+            now = Reading(self)
             if graph is None or now != reading:
                 graph = export(self.modules, self.loss, self.level, x, batch, self.device)
             reading = now
@@ -154,14 +157,12 @@ class Level(Reader):
 
     def try_out(self, x: Any, batch: Any) -> Graph:
         """Export the loss for an example of its arguments."""
-        from bilevel.arrays import as_arrays as as_jax
-
-        x = None if "x" in self.modules else as_jax(x, "x")
-        return self.graph(x, as_jax(batch, f"example.{self.level}"))
+        x = None if "x" in self.modules else jax_arrays(x, "x")
+        return self.graph(x, jax_arrays(as_dicts(batch), f"example.{self.level}"))
 
     def reads(self) -> Any:
-        """Return the values that the objective depends on: the copies of the modules never change."""
-        return self.loss, id(self)
+        """Return the values that the objective depends on."""
+        return self.loss, self.about
 
 
 def _others(model: Tensors, meta: Tensors | None) -> dict[str, torch.Tensor]:
