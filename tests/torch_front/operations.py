@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bilevel.torch.interpreter import call
-from bilevel.torch.types import to_jax
+from bilevel.torch.types import jax_type, to_jax
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
@@ -50,7 +50,7 @@ def check(
     out = _outputs(function(*args, **named))
 
     def ours(*values: Any) -> list[Any]:
-        held = [to_jax(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        held = [_held(leaf) for leaf in leaves]
         for i, value in zip(moving, values, strict=True):
             held[i] = value
         positional, keywords = jax.tree.unflatten(tree, held)
@@ -95,6 +95,12 @@ def check(
         _, products = jax.jvp(gradient, tuple(points), tuple(to_jax(d) for d in directions))
         for mine, their in zip(products, second, strict=True):
             _close(mine, their, 100 * tolerance, f"{op}: Hessian product")
+
+
+def _held(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype):
+        return jax_type(leaf)
+    return to_jax(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _operation(op: str) -> Callable[..., Any]:
