@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import torch
 
-from bilevel.torch.types import jax_type, to_jax, to_torch
+from bilevel.torch.types import TO_JAX, jax_type, to_jax, to_torch
 
 
 class Tensors:
@@ -49,23 +49,35 @@ def as_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, jax.Array]:
     return {name: to_jax(tensor) for name, tensor in tensors.items()}
 
 
-def check_precision(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise if JAX would round the tensors to 32 bits."""
+PLAIN = (bool, int, float, str, type(None))
+
+
+def describe(module: torch.nn.Module) -> tuple[Any, ...]:
+    """Return the structure of a module: its text, its classes, and the plain values that it holds."""
+    parts = list(module.modules())
+    values = [{name: value for name, value in vars(part).items() if type(value) in PLAIN} for part in parts]
+    return repr(module), list(dict.fromkeys(type(part) for part in parts)), repr(values)
+
+
+def check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise if JAX cannot use a tensor, or would round it."""
     for name, tensor in tensors.items():
+        if torch.nn.parameter.is_lazy(tensor):
+            raise ValueError(f"the parameter {name!r} of the module has no shape yet: call the module on a batch first")
+        if tensor.layout is not torch.strided or tensor.dtype not in TO_JAX:
+            raise TypeError(
+                f"the tensor {name!r} of the module is {tensor.dtype} with layout {tensor.layout}, which JAX has no "
+                "array for: convert it to a dense tensor of floats first"
+            )
+        if tensor.device.type == "meta":
+            raise ValueError(f"the tensor {name!r} of the module has no values (device meta): load the weights first")
+        if tensor.device.type != "cpu" and jax.default_backend() == "cpu":
+            raise ValueError(
+                f"the tensor {name!r} of the module is on {tensor.device}, and JAX runs on the CPU: call model.cpu(), or "
+                "install JAX for that device"
+            )
         if tensor.dtype.is_floating_point and jax_type(tensor.dtype).itemsize < tensor.dtype.itemsize:
             raise TypeError(
                 f"the tensor {name!r} of the module is float64, and JAX computes in float32: call model.float(), or "
                 'jax.config.update("jax_enable_x64", True) first'
             )
-
-
-def check_device(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise if the module is on a GPU that JAX does not use."""
-    for name, tensor in tensors.items():
-        if tensor.device.type not in ("cpu", "meta") and jax.default_backend() == "cpu":
-            raise ValueError(
-                f"the tensor {name!r} of the module is on {tensor.device}, and JAX runs on the CPU: call model.cpu(), or "
-                "install JAX for that device"
-            )
-        if tensor.device.type == "meta":
-            raise ValueError(f"the tensor {name!r} of the module has no values (device meta): load the weights first")

@@ -46,7 +46,7 @@ class Loaders:
             if level not in self._ready:
                 self._ready[level] = self._next(level)
         ready, self._ready = self._ready, {}
-        return Batch(**{level: _as_dicts(batch) for level, batch in ready.items()})
+        return Batch(**{level: as_dicts(batch) for level, batch in ready.items()})
 
     def _next(self, level: str) -> Any:
         loader = self.levels[level]
@@ -75,9 +75,9 @@ class Loaders:
         self._ready = {}
 
 
-def _as_dicts(batch: Any) -> Any:
+def as_dicts(batch: Any) -> Any:
     """Return the batch with dicts in place of other mappings, such as batches of Hugging Face tokenizers."""
-    plain = lambda leaf: {key: _as_dicts(each) for key, each in leaf.items()} if isinstance(leaf, Mapping) else leaf
+    plain = lambda leaf: {key: as_dicts(each) for key, each in leaf.items()} if isinstance(leaf, Mapping) else leaf
     return jax.tree.map(plain, batch)
 
 
