@@ -5,9 +5,9 @@ import io
 import logging
 import operator
 import threading
-import types
 import warnings
 from collections.abc import Callable, Iterator
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -45,7 +45,7 @@ class Loss(torch.nn.Module):
         super().__init__()
         self.modules_by_name, self.level, self.tree = tuple(modules), level, tree
         self.loss = _as_forward(loss)
-        self.metrics: tuple[str, ...] = ()
+        self.found = SimpleNamespace(metrics=())  # torch.export restores plain attributes
         for name, module in modules.items():
             self.add_module(name, module)
 
@@ -60,7 +60,7 @@ class Loss(torch.nn.Module):
                 f"the {self.level} loss must return a tensor, or (tensor, metrics) with a dict of tensors by name, but "
                 f"returned {kinds}"
             )
-        self.metrics = tuple(metrics)
+        self.found.metrics = tuple(metrics)
         return (value, *(torch.as_tensor(each) for each in metrics.values()))
 
 
@@ -91,10 +91,10 @@ def export(
 
 def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a copy of the function with the name `forward`: torch.export records lines only of such functions."""
-    if not isinstance(function, types.FunctionType):
+    if not isinstance(function, FunctionType):
         return function
     code = function.__code__.replace(co_name="forward")
-    twin = types.FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+    twin = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
 
@@ -163,7 +163,7 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
         node for node in exported.graph.nodes if node.op == "call_function" and str(node.target) not in CHECKS
     )
     random = any(node.target is not operator.getitem and TABLE[str(node.target)].random for node in nodes)
-    return Graph(nodes, tuple(inputs), tuple(results), module.metrics, written, random)
+    return Graph(nodes, tuple(inputs), tuple(results), module.found.metrics, written, random)
 
 
 @contextlib.contextmanager
