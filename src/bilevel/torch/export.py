@@ -14,7 +14,6 @@ from unittest import mock
 import jax
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from bilevel.torch import errors
 from bilevel.torch.errors import ExportError
@@ -136,7 +135,7 @@ def _check_operations(graph: torch.fx.Graph) -> None:
 def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> Graph:
     signature = exported.graph_signature
     places = {node.name: node for node in exported.graph.nodes}
-    mine = {id(p): name for name, p in module.named_parameters()}
+    parameters = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
     inputs, leaf = [], 0
     for spec in signature.input_specs:
         node = places[spec.arg.name]
@@ -147,8 +146,8 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
             inputs.append((node, "tensor", spec.target))
         else:
             constant = exported.constants[spec.target]
-            if id(constant) in mine:
-                raise ExportError(errors.PARAMETER.format(level=level, name=mine[id(constant)]))
+            if name := parameters.get(constant.data_ptr()):
+                raise ExportError(errors.PARAMETER.format(level=level, name=name.partition(".")[2]))
             inputs.append((node, "constant", constant))
     results, written = [], {}
     for spec in signature.output_specs:
@@ -158,7 +157,7 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
         elif spec.kind is OutputKind.BUFFER_MUTATION:
             written[spec.target] = node
         elif spec.kind is OutputKind.PARAMETER_MUTATION:
-            raise ExportError(errors.WRITTEN.format(level=level, name=spec.target))
+            raise ExportError(errors.WRITTEN.format(level=level, name=spec.target.partition(".")[2]))
     nodes = tuple(
         node for node in exported.graph.nodes if node.op == "call_function" and str(node.target) not in CHECKS
     )
@@ -188,9 +187,11 @@ def _explained(level: str) -> Iterator[None]:
             yield
     except ExportError as error:
         raise ExportError(str(error) + errors.line_of_error(error)) from None
-    except GuardOnDataDependentSymNode as error:
-        raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
     except Exception as error:
+        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # it changes warning filters
+
+        if isinstance(error, GuardOnDataDependentSymNode):
+            raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
         if errors.is_of_user(error):
             raise
         first = str(error).strip().partition("\n")[0].rstrip(".")
