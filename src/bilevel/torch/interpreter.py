@@ -58,7 +58,7 @@ def call(
     keys = (key,) if entry.random else ()
     out = entry.function(*keys, *args, **{name: value for name, value in named.items() if name not in PLACES})
     pairs = zip(expected, _as_tuple(out), strict=True)
-    return [None if like is None else _checked(name, like, value) for like, value in pairs]
+    return [None if like is None or value is None else _checked(name, like, value) for like, value in pairs]
 
 
 def _argument(value: Any, values: dict[torch.fx.Node, Any]) -> Any:
