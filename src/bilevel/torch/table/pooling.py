@@ -27,12 +27,10 @@ def _starts(size, kernel, stride, pad, dilation, ceil):
 
 def _max_pool(count):
     def max_pool(a, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-        kernels, pads, dilations = (_each(each, count) for each in (kernel_size, padding, dilation))
+        given = (_each(each, count) for each in (kernel_size, stride or kernel_size, padding, dilation))
         values, indices = _indexed(a, count)
-        for axis, kernel, stride_, pad, apart in zip(
-            range(-count, 0), kernels, _each(stride or kernels, count), pads, dilations, strict=True
-        ):
-            starts = _starts(a.shape[axis], kernel, stride_, pad, apart, ceil_mode)
+        for axis, (kernel, step, pad, apart) in _last_first(zip(*given, strict=True)):
+            starts = _starts(a.shape[axis], kernel, step, pad, apart, ceil_mode)
             margin = [(0, 0, 0)] * a.ndim
             margin[axis] = (pad, max(int(starts[-1]) + apart * (kernel - 1) + 1 - pad - a.shape[axis], 0), 0)
             pair = lax.pad(values, _lowest(a.dtype), margin), lax.pad(indices, indices.dtype.type(0), margin)
@@ -45,11 +43,17 @@ def _max_pool(count):
 def _adaptive_max_pool(count):
     def adaptive_max_pool(a, output_size):
         pair = _indexed(a, count)
-        for axis, out in zip(range(-count, 0), _each(output_size, count), strict=True):
+        for axis, out in _last_first(_each(output_size, count)):
             pair = _largest(*pair, axis, *_shares(a.shape[axis], out))
         return pair
 
     return adaptive_max_pool
+
+
+def _last_first(values):
+    """Return pairs of an axis and its value. Rows come last: the first of equal entries is in the first row."""
+    values = list(values)
+    return zip(range(-1, -1 - len(values), -1), reversed(values), strict=True)
 
 
 def _indexed(a, count):

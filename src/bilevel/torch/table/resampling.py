@@ -1,6 +1,5 @@
 """Interpolation, sampling, padding and rearrangement of images."""
 
-import itertools
 import math
 
 import jax
@@ -93,7 +92,8 @@ def _resized(a, output_size, factors, corners, resize):
     for axis, size in enumerate(a.shape[2:], 2):
         factor = factors[axis - 2] if factors and factors[0] is not None else None
         out = int(size * factor) if output_size is None else output_size[axis - 2]
-        step = (size - 1) / max(out - 1, 1) if corners else 1 / factor if factor else size / out
+        step = 1 / factor if factor else size / out
+        step = (size - 1) / (out - 1) if corners and out > 1 else 0.0 if corners else step
         a = resize(a, axis, out, step)
     return a
 
@@ -109,35 +109,35 @@ for _name, _function in {
     register(f"aten.{_name}.default", f"aten.{_name}.vec")(_function)
 
 
-# Sampling at places that a network computes.
+# Sampling at places that a network computes. Modes are 0 (linear), 1 (nearest) and 2 (cubic).
 
-WEIGHTS = {
-    0: lambda t: (1 - t, t),
-    1: lambda t: (jnp.ones_like(t),),
-    2: _cubic_weights,
-}  # linear, nearest, cubic
+WEIGHTS = {0: lambda t: (1 - t, t), 1: lambda t: (jnp.ones_like(t),), 2: _cubic_weights}
 
 
 @register("aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
 def grid_sampler(a, grid, mode, padding, corners):
-    sizes = a.shape[2:]
-    flat, total = a.reshape(*a.shape[:2], -1), 0.0
-    grid = jnp.moveaxis(grid, -1, 0)[::-1]  # in the order of the axes
-    spans = [size - 1 if corners else size for size in sizes]
-    at = [((each + 1) * span - (not corners)) / 2 for each, span in zip(grid, spans, strict=True)]
-    inside = lambda at: [_inside(each, size, padding, corners) for each, size in zip(at, sizes, strict=True)]
-    at = at if mode == 2 else inside(at)
-    first = [lax.stop_gradient(jnp.round(each) if mode == 1 else jnp.floor(each)) for each in at]
-    weights = [enumerate(WEIGHTS[mode](each - low)) for each, low in zip(at, first, strict=True)]
-    for chosen in itertools.product(*weights):
-        places = [low + offset - (mode == 2) for low, (offset, _) in zip(first, chosen, strict=True)]
-        places = inside(places) if mode == 2 else places
-        index, weight = 0, math.prod(each for _, each in chosen)
-        for place, size in zip(places, sizes, strict=True):
-            weight = jnp.where((place >= 0) & (place < size), weight, 0)
-            index = index * size + jnp.clip(place, 0, size - 1).astype(jnp.int32)
-        total += jax.vmap(lambda plane, index: plane[:, index])(flat, index) * weight[:, None]
-    return total
+    return jax.vmap(lambda image, places: _sampled(image, places, mode, padding, corners))(a, grid)
+
+
+def _sampled(image, grid, mode, padding, corners):
+    channels, *sizes = image.shape
+    shape = grid.shape[:-1]
+    index, weight = (
+        jnp.zeros((1, *shape), jnp.int32),
+        jnp.ones((1, *shape), grid.dtype),
+    )  # of all entries to add
+    for i, size in enumerate(sizes, 1):
+        at = ((grid[..., -i] + 1) * (size - 1 if corners else size) - (not corners)) / 2
+        at = at if mode == 2 else _inside(at, size, padding, corners)
+        first = lax.stop_gradient(jnp.round(at) if mode == 1 else jnp.floor(at))
+        weights = jnp.stack(WEIGHTS[mode](at - first))
+        places = jnp.stack([first + offset - (mode == 2) for offset in range(len(weights))])
+        places = _inside(places, size, padding, corners) if mode == 2 else places
+        weights = jnp.where((places >= 0) & (places < size), weights, 0)
+        places = jnp.clip(places, 0, size - 1).astype(jnp.int32)
+        index = (index[:, None] * size + places).reshape(-1, *shape)
+        weight = (weight[:, None] * weights).reshape(-1, *shape)
+    return jnp.sum(image.reshape(channels, -1)[:, index] * weight, 1)
 
 
 def _inside(at, size, padding, corners):
