@@ -1,0 +1,1 @@
+"""Tests of the torch front, and their helpers."""
