@@ -71,7 +71,7 @@ def test_all_of_it_is_run(checkout):
     done, calls = ran(checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "done" in done.stdout.splitlines()[-1]
-    torch = "pytest tests/torch_front tests/docs/test_torch_pages.py"
+    torch = "pytest tests/torch_front tests/docs/test_torch_pages.py tests/package/test_layout.py"
     assert {"pytest ", torch, "pytest -m not slow", "python benchmarks/reliability.py"} <= set(calls)
 
 
@@ -80,7 +80,7 @@ def test_all_of_it_is_run(checkout):
     [
         "pip install -q -e .[test]",
         "pytest ",
-        "pytest tests/torch_front tests/docs/test_torch_pages.py",
+        "pytest tests/torch_front tests/docs/test_torch_pages.py tests/package/test_layout.py",
         "ruff check .",
         "python benchmarks/reliability.py",
         "pip check",

@@ -15,8 +15,8 @@ except ImportError as error:
     message = 'bilevel.torch needs PyTorch: pip install "bilevel[torch]"'
     raise ModuleNotFoundError(message, name="torch") from error
 
+from bilevel.torch._front import Front, front
 from bilevel.torch.errors import ExportError
-from bilevel.torch.front import Front, front
 from bilevel.torch.table import register
 
 __all__ = ["ExportError", "Front", "front", "register"]

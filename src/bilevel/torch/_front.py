@@ -145,11 +145,9 @@ class Level(Reader):
         leaves, tree = jax.tree.flatten((x, batch))
         shapes = tree, tuple((each.shape, str(each.dtype)) for each in leaves)
         reading, graph = self._graphs.pop(shapes, (None, None))
-        if reading is None or graph is None or not reading.is_current(self):
-            now = Reading(self)
-            if graph is None or now != reading:
-                graph = export(self.modules, self.loss, self.level, x, batch, self.device)
-            reading = now
+        if reading is None or graph is None or not (reading.is_current(self) or reading == Reading(self)):
+            graph = export(self.modules, self.loss, self.level, x, batch, self.device)
+            reading = Reading(self)  # after the export, which may load and replace parts of torch
         self._graphs[shapes] = reading, graph
         while len(self._graphs) > MOST_GRAPHS:
             self._graphs.popitem(last=False)
