@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from torch_front.layers import check_layer
 from torch_front.operations import check, tensor
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+
 from torch_front.layers import check_layer
 from torch_front.operations import check, tensor
 

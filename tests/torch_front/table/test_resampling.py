@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._decomp import decompositions
+
 from torch_front.layers import check_layer
 from torch_front.operations import check, tensor
 

@@ -22,7 +22,7 @@ def _scaled(a, weight, bias, shape):
     return a if bias is None else a + bias.reshape(shape)
 
 
-# Batch normalization: axis 1 has the channels.
+# Batch normalization: axis 1 has the channels. As in torch, statistics have no derivatives.
 
 
 def _channels(a):
@@ -31,35 +31,33 @@ def _channels(a):
 
 @register("aten._native_batch_norm_legit_functional.default")
 def batch_norm(a, weight, bias, running_mean, running_var, training, momentum, eps):
+    old = lax.stop_gradient((running_mean, running_var))
     if not training:
-        return (
-            *batch_norm_fixed(a, weight, bias, running_mean, running_var, momentum, eps),
-            running_mean,
-            running_var,
-        )
+        return *batch_norm_fixed(a, weight, bias, *old, momentum, eps), *old
     shape, axes = _channels(a)
-    out, mean, rate, var = _normalized(a, axes, eps)
+    out, *seen = _normalized(a, axes, eps)
+    mean, rate, var = (lax.stop_gradient(each).reshape(-1) for each in seen)
     count = a.size // a.shape[1]
-    seen = [lax.stop_gradient(each).reshape(-1) for each in (mean, var * (count / max(count - 1, 1)))]
-    new = [
-        (1 - momentum) * old + momentum * now
-        for old, now in zip((running_mean, running_var), seen, strict=True)
-    ]
-    return _scaled(out, weight, bias, shape), mean.reshape(-1), rate.reshape(-1), *new
+    new = mean, var * (count / max(count - 1, 1))
+    new = [(1 - momentum) * before + momentum * now for before, now in zip(old, new, strict=True)]
+    return _scaled(out, weight, bias, shape), mean, rate, *new
 
 
 @register("aten._native_batch_norm_legit.no_stats")
 def batch_norm_without_statistics(a, weight, bias, training, momentum, eps):
-    shape, axes = _channels(a)
-    out, mean, rate, _ = _normalized(a, axes, eps)
-    return _scaled(out, weight, bias, shape), mean.reshape(-1), rate.reshape(-1)
+    zeros = jnp.zeros(a.shape[1], a.dtype)
+    return batch_norm(a, weight, bias, zeros, zeros, True, momentum, eps)[:3]
 
 
 @register("aten._native_batch_norm_legit_no_training.default")
 def batch_norm_fixed(a, weight, bias, running_mean, running_var, momentum, eps):
     shape, _ = _channels(a)
-    mean, rate = wide(running_mean).reshape(shape), lax.rsqrt(wide(running_var) + eps).reshape(shape)
-    return _scaled((a - mean) * rate, weight, bias, shape), jnp.zeros(0), jnp.zeros(0)
+    mean, var = (wide(lax.stop_gradient(each)).reshape(shape) for each in (running_mean, running_var))
+    return (
+        _scaled((a - mean) * lax.rsqrt(var + eps), weight, bias, shape),
+        None,
+        None,
+    )  # torch returns nothing of use
 
 
 # Normalization of single samples.
@@ -68,7 +66,7 @@ def batch_norm_fixed(a, weight, bias, running_mean, running_var, momentum, eps):
 @register("aten.native_layer_norm.default")
 def native_layer_norm(a, shape, weight, bias, eps):
     out, mean, rate, _ = _normalized(a, range(a.ndim - len(shape), a.ndim), eps)
-    return _scaled(out, weight, bias, shape), mean, rate
+    return _scaled(out, weight, bias, shape), *lax.stop_gradient((mean, rate))
 
 
 @register("aten.layer_norm.default")
@@ -107,7 +105,7 @@ def rms_norm(a, shape, weight=None, eps=None):
 def weight_norm_interface(v, g, dim=0):
     norms = _norms(v, 2, [axis for axis in range(v.ndim) if dim == -1 or axis != dim])
     norms = norms.reshape(g.shape)
-    return v * (g / norms), norms
+    return v * (g / norms), lax.stop_gradient(norms)
 
 
 @register("aten._weight_norm.default")
