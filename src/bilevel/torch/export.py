@@ -14,6 +14,7 @@ from unittest import mock
 import jax
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bilevel.torch import errors
 from bilevel.torch.errors import ExportError
@@ -24,6 +25,7 @@ ONE_AT_A_TIME = threading.Lock()
 ATEN, ORDERS = torch.ops.aten, torch.ops.higher_order
 STOP = "bilevel_stop"  # mark of a node whose results have no derivative
 CHECKS = {"aten._assert_tensor_metadata.default"}  # nodes without a result
+BATCH_NORM = _BatchNorm.forward
 
 
 class Graph(NamedTuple):
@@ -76,7 +78,8 @@ def export(
     examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
     for each in examples[: len(jax.tree.leaves(x))]:
         each.requires_grad_(True)
-    with ONE_AT_A_TIME, _explained(level), _quiet(), warnings.catch_warnings():
+    averages = mock.patch.object(_BatchNorm, "forward", _batch_norm)
+    with ONE_AT_A_TIME, _explained(level), _quiet(), averages, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, examples)
         _mark_stops(exported.graph_module, False)
@@ -96,6 +99,18 @@ def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     twin = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
+
+
+def _batch_norm(self: Any, a: torch.Tensor) -> torch.Tensor:
+    """Evaluate batch norm. With `momentum=None` torch reads its counter as a number, which a graph cannot."""
+    if self.momentum is not None or self.running_mean is None or not self.training:
+        return BATCH_NORM(self, a)
+    self._check_input_dim(a)
+    self.num_batches_tracked.add_(1)
+    seen, axes = a.detach().to(self.running_mean.dtype), [0, *range(2, a.ndim)]
+    for old, new in ((self.running_mean, seen.mean(axes)), (self.running_var, seen.var(axes))):
+        old.add_((new - old) / self.num_batches_tracked)
+    return torch.nn.functional.batch_norm(a, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
 
 def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
@@ -161,8 +176,13 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
     nodes = tuple(
         node for node in exported.graph.nodes if node.op == "call_function" and str(node.target) not in CHECKS
     )
-    random = any(node.target is not operator.getitem and TABLE[str(node.target)].random for node in nodes)
+    random = any(_is_random(node) for node in nodes)
     return Graph(nodes, tuple(inputs), tuple(results), module.found.metrics, written, random)
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    random = node.target is not operator.getitem and TABLE[str(node.target)].random
+    return random(*node.args, **node.kwargs) if callable(random) else random
 
 
 @contextlib.contextmanager

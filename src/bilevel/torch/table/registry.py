@@ -12,13 +12,15 @@ class Entry(NamedTuple):
     """Translation of one operation."""
 
     function: Callable[..., Any]
-    random: bool  # its first argument is a key
+    random: bool | Callable[..., bool]  # its first argument is a key, which these arguments need
 
 
 TABLE: dict[str, Entry] = {}
 
 
-def register(*names: Any, random: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register(
+    *names: Any, random: bool | Callable[..., bool] = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the translation of operations of torch, as a decorator.
 
         @bl.torch.register(torch.ops.aten.erfcx.default)
@@ -32,7 +34,8 @@ def register(*names: Any, random: bool = False) -> Callable[[Callable[..., Any]]
 
     Args:
         *names: operations, such as `torch.ops.aten.sin.default`, or their names, such as "aten.sin.default".
-        random: whether the function takes a random key as its first argument.
+        random: whether the function takes a random key as its first argument. A function of the other arguments returns
+            whether they need it; else the key may be None.
     """
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
