@@ -20,6 +20,17 @@ def register_pairs(overloads, functions, convert=lambda a: a):
         register(*[f"aten.{name}.{overload}" for overload in overloads])(entry)
 
 
+def as_wide(a):
+    return wide(as_float(a))
+
+
+def magnitude(a):
+    """Return |a| with torch's derivative at 0, which is 0. JAX has 1."""
+    if jnp.issubdtype(a.dtype, jnp.complexfloating):
+        return jnp.abs(a)
+    return a * lax.stop_gradient(jnp.sign(a))
+
+
 @register("aten.add.Tensor", "aten.add.Scalar")
 def add(a, b, alpha=1):
     a, b = promoted(a, b)
@@ -85,10 +96,6 @@ def times_log(logarithm, lowest):
         return a * logarithm(jnp.where((a == 0) & (b <= lowest), 1, b))
 
     return function
-
-
-def as_wide(a):
-    return wide(as_float(a))
 
 
 register_pairs(ONE_NAME, {

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from bilevel.torch.table.arithmetic import as_wide, clamp
+from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
 from bilevel.torch.table.registry import register
 from jax import lax
 from jax.scipy import special
@@ -23,10 +23,24 @@ def of_floats(function):
     return lambda a: function(a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
 
 
+def sign(a):
+    is_complex = jnp.issubdtype(a.dtype, jnp.complexfloating)
+    return jnp.sign(a) if is_complex else jnp.where(jnp.isnan(a), 0, jnp.sign(a))
+
+
+def angle(a):
+    is_complex = jnp.issubdtype(a.dtype, jnp.complexfloating)
+    return jnp.angle(a) if is_complex else jnp.where(jnp.isnan(a), a, jnp.where(a < 0, jnp.pi, 0))
+
+
+def nan_to_num(a, nan=None, highest=None, lowest=None):
+    return jnp.nan_to_num(a, nan=nan or 0.0, posinf=highest, neginf=lowest)
+
+
 register_functions({
-    "neg": jnp.negative, "abs": jnp.abs, "sign": jnp.sign, "sgn": jnp.sign, "square": jnp.square,
+    "neg": jnp.negative, "abs": magnitude, "sign": sign, "sgn": sign, "square": jnp.square,
     "isnan": jnp.isnan, "isinf": jnp.isinf, "isfinite": jnp.isfinite, "signbit": jnp.signbit,
-    "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "nan_to_num": jnp.nan_to_num,
+    "logical_not": jnp.logical_not, "bitwise_not": jnp.bitwise_not, "nan_to_num": nan_to_num,
     "floor": of_floats(jnp.floor), "ceil": of_floats(jnp.ceil), "trunc": of_floats(jnp.trunc),
     "frac": lambda a: a - jnp.trunc(a), "round": of_floats(jnp.round), "relu": jax.nn.relu,
     "real": jnp.real, "imag": jnp.imag, "_conj": jnp.conj, "conj_physical": jnp.conj,
@@ -36,11 +50,12 @@ register_functions({
 register_functions({
     "acos": jnp.arccos, "acosh": jnp.arccosh, "asin": jnp.arcsin, "asinh": jnp.arcsinh, "atan": jnp.arctan,
     "atanh": jnp.arctanh, "cos": jnp.cos, "cosh": jnp.cosh, "sin": jnp.sin, "sinh": jnp.sinh, "tan": jnp.tan,
-    "tanh": jnp.tanh, "sinc": jnp.sinc, "angle": jnp.angle, "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
+    "tanh": jnp.tanh, "sinc": jnp.sinc, "angle": angle, "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
     "log": jnp.log, "log10": jnp.log10, "log1p": jnp.log1p, "log2": jnp.log2, "sqrt": jnp.sqrt, "rsqrt": lax.rsqrt,
     "reciprocal": lambda a: 1 / a, "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv, "lgamma": lax.lgamma,
-    "digamma": lax.digamma, "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1,
-    "special_i1e": special.i1e, "special_ndtr": special.ndtr, "special_ndtri": special.ndtri,
+    "digamma": lax.digamma, "i0": lambda a: jnp.exp(magnitude(a)) * lax.bessel_i0e(a), "special_i0e": lax.bessel_i0e,
+    "special_i1": lambda a: jnp.exp(magnitude(a)) * lax.bessel_i1e(a), "special_i1e": lax.bessel_i1e,
+    "special_ndtr": special.ndtr, "special_ndtri": special.ndtri,
     "special_log_ndtr": special.log_ndtr, "sigmoid": jax.nn.sigmoid, "silu": jax.nn.silu,
     "log_sigmoid": jax.nn.log_sigmoid,
 }, as_wide)  # fmt: skip
@@ -76,8 +91,9 @@ def logit(a, eps=None):
 
 
 def elu(a, alpha=1, scale=1, input_scale=1):
-    below = jnp.where(a > 0, 0, a) * input_scale  # large entries would overflow
-    return jnp.where(a > 0, a, alpha * jnp.expm1(below)) * scale
+    below = jnp.where(a < 0, a, 0) * input_scale  # large entries would overflow
+    at_zero = a * input_scale  # torch's second derivative at 0 is 0
+    return jnp.where(a > 0, a, alpha * jnp.where(a < 0, jnp.expm1(below), at_zero)) * scale
 
 
 def softplus(a, beta=1, threshold=20):
@@ -114,11 +130,13 @@ register_functions(
 
 @register("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(a):
-    return jax.nn.log_sigmoid(as_wide(a)), jnp.exp(-jnp.abs(as_wide(a)))
+    a = as_wide(a)
+    return jax.nn.log_sigmoid(a), lax.stop_gradient(jnp.exp(-jnp.abs(a)))
 
 
 @register("aten._prelu_kernel.default")
 def prelu(a, weight):
+    weight = jnp.where(a == 0, lax.stop_gradient(weight), weight)  # as in torch's second derivative
     return jnp.where(a > 0, a, weight * a)
 
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from bilevel.torch.table.arithmetic import magnitude
 from bilevel.torch.table.registry import promoted, register, wide
 
 
@@ -19,14 +20,14 @@ def mse_loss(a, b, reduction=1):
 @register("aten.smooth_l1_loss.default")
 def smooth_l1_loss(a, b, reduction=1, beta=1.0):
     a, b = promoted(a, b)
-    size = jnp.abs(a - b)
+    size = magnitude(a - b)
     return reduced(jnp.where(size < beta, (a - b) ** 2 / (2 * beta or 1), size - beta / 2), reduction)
 
 
 @register("aten.huber_loss.default")
 def huber_loss(a, b, reduction=1, delta=1.0):
     a, b = promoted(a, b)
-    size = jnp.abs(a - b)
+    size = magnitude(a - b)
     return reduced(jnp.where(size <= delta, (a - b) ** 2 / 2, delta * (size - delta / 2)), reduction)
 
 

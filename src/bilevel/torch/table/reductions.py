@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from bilevel.torch.table.arithmetic import as_wide
+from bilevel.torch.table.arithmetic import as_wide, magnitude
 from bilevel.torch.table.registry import axes_of, canonical, promoted, register, wide
 from jax import lax
 
@@ -186,11 +186,11 @@ def norm(a, order=2, dim=None, keepdim=False, dtype=None):
     if order == 0:
         return total(lax.stop_gradient(a) != 0)
     if abs(order) == float("inf"):
-        return (jnp.max if order > 0 else jnp.min)(jnp.abs(a), axes, keepdims=keepdim)
+        return (jnp.max if order > 0 else jnp.min)(magnitude(a), axes, keepdims=keepdim)
     if order == 1:
-        return total(jnp.abs(a))
+        return total(magnitude(a))
     zero = a == 0  # no derivatives here, and where the norm is 0
-    powers = total(a * a if order == 2 else jnp.where(zero, 0, jnp.where(zero, 1, jnp.abs(a)) ** order))
+    powers = total(a * a if order == 2 else jnp.where(zero, 0, jnp.where(zero, 1, magnitude(a)) ** order))
     return jnp.where(powers == 0, 0, jnp.where(powers == 0, 1, powers) ** (1 / order))
 
 
