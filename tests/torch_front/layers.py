@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bilevel.torch.export import Graph, export
 from bilevel.torch.interpreter import evaluate
 from bilevel.torch.types import to_jax
-from torch_front.operations import TOLERANCE, _close, _gradients, tensor
+from torch_front.operations import TOLERANCE, _close, _gradients, quick_jit, tensor
 
 
 class Call(torch.nn.Module):
@@ -73,7 +73,7 @@ def check_layer(layer: Callable[..., Any], *inputs: torch.Tensor, tolerance: flo
     directions = [tensor(*each.shape, dtype=each.dtype, seed=200 + i) for i, each in enumerate(variables)]
     second = _gradients(sum((g * d).sum() for g, d in zip(first, directions, strict=True)), variables)
 
-    @jax.jit
+    @quick_jit
     def derivatives(points: Any, along: Any) -> Any:
         everything = jax.value_and_grad(ours, tuple(range(len(variables))), has_aux=True)
         return jax.jvp(everything, points, along)

@@ -1,6 +1,7 @@
 """Comparison of one translated operation with torch: value, gradient and Hessian product."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ from bilevel.torch.interpreter import call
 from bilevel.torch.types import jax_type, to_jax
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+# Compilation takes most of the time.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+quick_jit = partial(jax.jit, compiler_options=QUICK)
 
 
 def tensor(*shape: int, dtype: Any = torch.float64, seed: int = 0, low: float = -2.0, high: float = 2.0) -> torch.Tensor:
@@ -68,7 +72,7 @@ def check(
 
     points = [to_jax(leaves[i]) for i in moving]
     expected = theirs(*[leaves[i] for i in moving])
-    results = list(zip(jax.jit(lambda *values: ours(*values))(*points), expected, strict=True))
+    results = list(zip(quick_jit(lambda *values: ours(*values))(*points), expected, strict=True))
     for mine, theirs_ in results:
         if mine is None:  # a result that no graph uses
             continue
@@ -93,9 +97,9 @@ def check(
     gradient = jax.grad(our_scalar, numbers)
     gradients, products = tuple(points), tuple(to_jax(d) for d in directions)
     if derivatives > 1:  # one compilation for both
-        gradients, products = jax.jit(lambda *both: jax.jvp(gradient, *both))(gradients, products)
+        gradients, products = quick_jit(lambda *both: jax.jvp(gradient, *both))(gradients, products)
     else:
-        gradients = jax.jit(gradient)(*points)
+        gradients = quick_jit(gradient)(*points)
     for mine, their in zip(gradients, first, strict=True):
         _close(mine, their, 10 * tolerance, f"{op}: gradient")
     if derivatives > 1:
