@@ -48,7 +48,7 @@ def rsub(a, b, alpha=1):
     return sub(b, a, alpha)
 
 
-register_pairs(PAIR, {"mul": lambda a, b: a * b, "fmod": lax.rem})
+register_pairs(PAIR, {"mul": lambda a, b: a * b, "fmod": jnp.fmod})
 register_pairs(BITS, {"remainder": jnp.remainder})
 
 
@@ -58,7 +58,7 @@ def div(a, b, rounding_mode=None):
     if rounding_mode is None:
         return as_float(a) / as_float(b)
     if jnp.issubdtype(a.dtype, jnp.integer):
-        return lax.div(a, b) if rounding_mode == "trunc" else a // b
+        return lax.div(*jnp.broadcast_arrays(a, b)) if rounding_mode == "trunc" else a // b
     a, b = lax.stop_gradient((wide(a), wide(b)))
     return jnp.trunc(a / b) if rounding_mode == "trunc" else jnp.where(b == 0, a / b, a // b)
 
@@ -71,7 +71,10 @@ def floor_divide(a, b):
 @register("aten.pow.Tensor_Scalar", "aten.pow.Scalar", "aten.pow.Tensor_Tensor")
 def power(a, b):
     whole = isinstance(b, int | float) and float(b).is_integer() and 0 <= b <= 8
-    return promoted(a, b)[0] ** int(b) if whole else jnp.power(*promoted(a, b))
+    if whole:
+        return promoted(a, b)[0] ** int(b)
+    a, b = promoted(a, b)
+    return jnp.power(jnp.where((a == 0) & (b == 0), 1, a), b)  # 0 ** 0 is 1, without derivatives
 
 
 def atan2(a, b):
