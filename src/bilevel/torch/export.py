@@ -25,7 +25,6 @@ ONE_AT_A_TIME = threading.Lock()
 ATEN, ORDERS = torch.ops.aten, torch.ops.higher_order
 STOP = "bilevel_stop"  # mark of a node whose results have no derivative
 CHECKS = {"aten._assert_tensor_metadata.default"}  # nodes without a result
-BATCH_NORM = _BatchNorm.forward
 
 
 class Graph(NamedTuple):
@@ -78,8 +77,7 @@ def export(
     examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
     for each in examples[: len(jax.tree.leaves(x))]:
         each.requires_grad_(True)
-    averages = mock.patch.object(_BatchNorm, "forward", _batch_norm)
-    with ONE_AT_A_TIME, _explained(level), _quiet(), averages, warnings.catch_warnings():
+    with ONE_AT_A_TIME, _explained(level), _quiet(), _adapted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, examples)
         _mark_stops(exported.graph_module, False)
@@ -101,16 +99,39 @@ def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     return twin
 
 
-def _batch_norm(self: Any, a: torch.Tensor) -> torch.Tensor:
-    """Evaluate batch norm. With `momentum=None` torch reads its counter as a number, which a graph cannot."""
-    if self.momentum is not None or self.running_mean is None or not self.training:
-        return BATCH_NORM(self, a)
-    self._check_input_dim(a)
-    self.num_batches_tracked.add_(1)
-    seen, axes = a.detach().to(self.running_mean.dtype), [0, *range(2, a.ndim)]
-    for old, new in ((self.running_mean, seen.mean(axes)), (self.running_var, seen.var(axes))):
-        old.add_((new - old) / self.num_batches_tracked)
-    return torch.nn.functional.batch_norm(a, None, None, self.weight, self.bias, True, 0.0, self.eps)
+@contextlib.contextmanager
+def _adapted() -> Iterator[None]:
+    """Replace two parts of torch that cannot be exported, or only slowly."""
+    from torch._decomp import decompositions
+
+    batch_norm, recurrent = _BatchNorm.forward, decompositions._rnn_helper
+
+    def average(self: Any, a: torch.Tensor) -> torch.Tensor:
+        """Evaluate batch norm. With `momentum=None` torch reads its counter as a number, which a graph cannot."""
+        if self.momentum is not None or self.running_mean is None or not self.training:
+            return batch_norm(self, a)
+        self._check_input_dim(a)
+        self.num_batches_tracked.add_(1)
+        seen, axes = a.detach().to(self.running_mean.dtype), [0, *range(2, a.ndim)]
+        for old, new in ((self.running_mean, seen.mean(axes)), (self.running_var, seen.var(axes))):
+            old.add_((new - old) / self.num_batches_tracked)
+        return torch.nn.functional.batch_norm(a, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+    def shorten(a: torch.Tensor, *others: Any) -> Any:
+        """Find the shapes of a recurrent layer from its first time: torch takes minutes for long sequences."""
+        if a.ndim == 2:  # a packed sequence, which the table does not have as a whole
+            return recurrent(a, *others)
+        *others, batch_first, layer = others
+        a = a.transpose(0, 1) if batch_first else a
+        out, last = recurrent(a[:1], *others, False, layer)
+        out = out.repeat(len(a), 1, 1)
+        return (out.transpose(0, 1) if batch_first else out), last
+
+    with (
+        mock.patch.object(_BatchNorm, "forward", average),
+        mock.patch.object(decompositions, "_rnn_helper", shorten),
+    ):
+        yield
 
 
 def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
