@@ -58,6 +58,10 @@ def _layers(cell):
     return layers
 
 
+def _drops(a, states, params, biases, count, rate, train, *others):
+    return train and rate > 0 and count > 1
+
+
 def _scan(cell, a, state, weight, inner_weight, bias, inner_bias, *project, reverse):
     def step(state, product):
         state = cell(product, state, inner_weight, inner_bias, *project)
@@ -78,5 +82,5 @@ def _single(cell):
 for _name, _cell in {
     "lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn(jnp.tanh), "rnn_relu": _rnn(jax.nn.relu),
 }.items():  # fmt: skip
-    register(f"aten.{_name}.input", random=True)(_layers(_cell))
+    register(f"aten.{_name}.input", random=_drops)(_layers(_cell))
     register(f"aten.{_name}_cell.default")(_single(_cell))
