@@ -90,10 +90,9 @@ for name, function in {"max": jnp.argmax, "min": jnp.argmin}.items():
 
 
 @register("aten.kthvalue.default")
-@along
-def kthvalue(a, dim, k, keepdim=False):
-    index = lax.slice_in_dim(jnp.argsort(a, dim), k - 1, k, axis=dim)
-    return taken(a, index, dim, keepdim)
+def kthvalue(a, k, dim=-1, keepdim=False):
+    place = lambda a, dim: lax.slice_in_dim(jnp.argsort(a, dim), k - 1, k, axis=dim)
+    return along(lambda a, dim: taken(a, place(a, dim), dim, keepdim))(a, dim)
 
 
 def median_index(a, axis, skips_nan):
@@ -109,7 +108,7 @@ for name, skips_nan in {"median": False, "nanmedian": True}.items():
         return taken(a, median_index(a, dim, skips_nan), dim, keepdim)
 
     def median(a, skips_nan=skips_nan):
-        a = a.reshape(-1)
+        a = a.reshape(-1) if a.size else jnp.full(1, jnp.nan, a.dtype)
         found = lax.stop_gradient(a[median_index(a, 0, skips_nan)])
         equal = (a == found) | (jnp.isnan(a) & jnp.isnan(found))  # they share the derivative
         return (found + jnp.sum(jnp.where(equal, a - lax.stop_gradient(a), 0)) / jnp.sum(equal)).reshape(())
