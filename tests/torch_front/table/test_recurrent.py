@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bilevel.torch.interpreter import call, evaluate
+from bilevel.torch.interpreter import evaluate
 from bilevel.torch.table import TABLE
 from bilevel.torch.table.randomness import native_dropout
 from bilevel.torch.types import to_jax
@@ -135,7 +135,7 @@ def test_dropout():
         (True, 2, 1.0, True, False, False),
     )  # every entry is left out
     expected = torch.ops.aten.lstm.input(*given, *rest)
-    mine = call("aten.lstm.input", [*jax.tree.map(to_jax, given), *rest], {}, expected, key)
+    mine = run("lstm", key, *jax.tree.map(to_jax, given), *rest)
     for ours, theirs in zip(mine, expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-12)
 
