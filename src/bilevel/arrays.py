@@ -127,9 +127,9 @@ def check_no_torch_module(leaf: Any, name: str) -> None:
     """Raise for a `torch.nn.Module`, without importing torch."""
     if any(kind.__module__ == "torch.nn.modules.module" for kind in type(leaf).__mro__):
         raise TypeError(
-            f"{name} is a torch module ({type(leaf).__name__}), whose forward pass JAX cannot differentiate: pass its "
-            f"numbers, dict(module.named_parameters()), and write the forward pass as a function of that dict in "
-            "jax.numpy (or use Flax or Equinox)"
+            f"{name} is a torch module ({type(leaf).__name__}), not a tree of arrays: write the losses in torch, make "
+            "the problem by front = bl.torch.front(module, inner=..., outer=...), and pass **front.start (and front.x0, "
+            "if x is a module)"
         )
 
 

@@ -42,7 +42,11 @@ REFUSED = {
     "torch module as y0": (
         dict(y0=Net()),
         TypeError,
-        ["y0 is a torch module (Net)", "dict(module.named_parameters())", "jax.numpy"],
+        [
+            "y0 is a torch module (Net)",
+            "front = bl.torch.front(module, inner=..., outer=...)",
+            "**front.start",
+        ],
     ),
     "torch module within x0": (dict(x0={"net": Net()}), TypeError, ["x0['net'] is a torch module (Net)"]),
     "torch module as model_state": (
