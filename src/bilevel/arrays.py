@@ -128,8 +128,8 @@ def check_no_torch_module(leaf: Any, name: str) -> None:
     if any(kind.__module__ == "torch.nn.modules.module" for kind in type(leaf).__mro__):
         raise TypeError(
             f"{name} is a torch module ({type(leaf).__name__}), not a tree of arrays: write the losses in torch, make "
-            "the problem by front = bl.torch.front(module, inner=..., outer=...), and pass **front.start (and front.x0, "
-            "if x is a module)"
+            "the problem by front = bl.torch.front(module, inner=..., outer=...), and pass **front.start (and "
+            "front.x0, if x is a module)"
         )
 
 
