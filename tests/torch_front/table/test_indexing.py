@@ -44,15 +44,29 @@ CASES = {
         (cube, [None, L([True, False, True])], tensor(5)),
     ],
     "_unsafe_index_put.default": [(a, [rows], tensor(3, 6), True)],
-    "index_select.default": [(a, 0, twice), (a, -1, twice), (a, 1, L(2)), (number, 0, L([0])), (a, 0, nothing)],
-    "index_copy.default": [(a, 0, rows[:2], tensor(2, 6)), (a, -1, L([3]), tensor(4, 1)), (number, 0, L([0]), number)],
+    "index_select.default": [
+        (a, 0, twice),
+        (a, -1, twice),
+        (a, 1, L(2)),
+        (number, 0, L([0])),
+        (a, 0, nothing),
+    ],
+    "index_copy.default": [
+        (a, 0, rows[:2], tensor(2, 6)),
+        (a, -1, L([3]), tensor(4, 1)),
+        (number, 0, L([0]), number),
+    ],
     "index_fill.int_Scalar": [(a, 0, twice, 1.5), (a, -1, nothing, 1), (number, 0, L([0]), 1.5)],
     "index_fill.int_Tensor": [(a, -1, twice, number), (a, 0, twice[:1], number)],
     "take.default": [(a, L([[-1, 3], [0, 3]])), (number, L([0])), (a, L(5))],
     "put.default": [(a, L([[5, 3]]), tensor(1, 2)), (a, L([5, 3, 5]), tensor(3), True)],
     "masked_fill.Scalar": [(a, a > 0, 2), (tensor(4, 1), a > 0, -float("inf")), (number, L(True), 1.5)],
     "masked_fill.Tensor": [(a, a > 0, number), (a, L(True), L(2))],
-    "masked_scatter.default": [(a, a > 0, tensor(30)), (cube, cube[:, :1] > 0, tensor(8, 9)), (a, a > 9, tensor(0))],
+    "masked_scatter.default": [
+        (a, a > 0, tensor(30)),
+        (cube, cube[:, :1] > 0, tensor(8, 9)),
+        (a, a > 9, tensor(0)),
+    ],
     "gather.default": [
         (a, 0, wide),
         (a, -1, sources),
@@ -62,12 +76,27 @@ CASES = {
         (a, 0, torch.zeros(0, 6, dtype=torch.int64)),
     ],
     "take_along_dim.default": [(a, wide[:1] % 4, 0), (a, sources[:1], 1), (a, L([1, 5]))],
-    "scatter.src": [(a, 0, wide[:1], tensor(1, 6)), (a, -1, sources[1:2], tensor(1, 2)), (number, 0, L(0), number)],
+    "scatter.src": [
+        (a, 0, wide[:1], tensor(1, 6)),
+        (a, -1, sources[1:2], tensor(1, 2)),
+        (number, 0, L(0), number),
+    ],
     "scatter.value": [(a, 0, wide, 2.5), (a, 1, sources, 1), (number, 0, L([0]), 2)],
-    "scatter_add.default": [(a, 0, wide, tensor(2, 6)), (a, -1, sources, tensor(3, 2)), (number, 0, L(0), number)],
+    "scatter_add.default": [
+        (a, 0, wide, tensor(2, 6)),
+        (a, -1, sources, tensor(3, 2)),
+        (number, 0, L(0), number),
+    ],
     "embedding.default": [(a, wide), (a, L(3)), (a, wide, 1), (a, wide, 0)],
     "sort.default": [(a,), (cube, 1, True), (ties,), (ties, -1, True), (number,), (empty, 0)],
-    "topk.default": [(a, 2), (a, 3, 0, False), (cube, 3, 1), (number, 1), (empty, 0, 0), (ties[1:], 2, -1, False)],
+    "topk.default": [
+        (a, 2),
+        (a, 3, 0, False),
+        (cube, 3, 1),
+        (number, 1),
+        (empty, 0, 0),
+        (ties[1:], 2, -1, False),
+    ],
     "bucketize.Tensor": [(a, tensor(5).sort()[0]), (L([1, 3]), L([1, 2, 3])), (L([1, 3]), L([1.0, 3.0]))],
     "bucketize.Scalar": [(0.5, tensor(5).sort()[0])],
     "one_hot.default": [(wide, 4), (L(1), 3), (nothing, 2)],
@@ -99,7 +128,14 @@ def test_index_add():
     check("aten.index_add.default", a, 0, twice, tensor(3, 6), alpha=2)
     check("aten.index_add.default", a, -1, L(1), tensor(4, 1))
     check("aten.index_add.default", number, 0, L(0), number, alpha=0.5)
-    check("aten.index_add.default", tensor(4, dtype=torch.int64), 0, twice, tensor(3, dtype=torch.int64), alpha=2)
+    check(
+        "aten.index_add.default",
+        tensor(4, dtype=torch.int64),
+        0,
+        twice,
+        tensor(3, dtype=torch.int64),
+        alpha=2,
+    )
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -109,6 +145,7 @@ def test_scatter_reduce(reduce, include_self):
     check(name, a, 0, wide, tensor(2, 6), reduce, **named)
     check(name, a, -1, sources, tensor(3, 2), reduce, **named)
     check(name, tensor(4), 0, twice, L([1.0, 3.0, 1.0], dtype=torch.float64), reduce, **named)  # ties
+    check(name, tensor(4), 0, twice[1:2], tensor(4)[:1], reduce, **named)  # equal to what is there
     check(name, number, 0, L(0), tensor(1)[0], reduce, **named)
     integers = tensor(4, 6, dtype=torch.int64, low=-9, high=9)
     check(name, integers, 0, wide, integers[1:3], reduce, **named)
@@ -118,7 +155,9 @@ def test_scatter_reduce(reduce, include_self):
 
 def test_scatter_reduce_at_special_values():
     src = L([0.0, 3.0, 2.0], dtype=torch.float64)
-    check("aten.scatter_reduce.two", tensor(4), 0, twice, src, "prod", derivatives=1)  # torch has no second derivative
+    check(
+        "aten.scatter_reduce.two", tensor(4), 0, twice, src, "prod", derivatives=1
+    )  # torch has no second derivative
     check("aten.scatter_reduce.two", tensor(4), 0, twice, src.log(), "amax")
 
 
@@ -127,7 +166,9 @@ def test_scatter_with_reduce():
     names = {"add": "sum", "multiply": "prod"}
     two = torch.ops.aten.scatter_reduce.two
     by_src = lambda a, dim, index, src, reduce: two(a, dim, index, src, names[reduce])
-    by_value = lambda a, dim, index, value, reduce: by_src(a, dim, index, torch.full_like(a, value)[:2], reduce)
+    by_value = lambda a, dim, index, value, reduce: by_src(
+        a, dim, index, torch.full_like(a, value)[:2], reduce
+    )
     for reduce in names:
         check("aten.scatter.reduce", a, 0, wide, tensor(2, 6), reduce=reduce, reference=by_src)
         check("aten.scatter.value_reduce", a, 0, wide, 2.5, reduce=reduce, reference=by_value)
@@ -135,7 +176,9 @@ def test_scatter_with_reduce():
 
 def test_embedding_without_second_derivative_in_torch():
     check("aten.embedding.default", a, nothing, derivatives=0)
-    check("aten.embedding.default", a, wide, 1, True, derivatives=1)  # torch's second derivative leaves the scale out
+    check(
+        "aten.embedding.default", a, wide, 1, True, derivatives=1
+    )  # torch's second derivative leaves the scale out
 
 
 def bag_by_bag(weight, indices, offsets, scale, mode, sparse, weights=None, last=False, padding=-1):
@@ -155,7 +198,18 @@ def test_embedding_bag(mode):
     for name in ("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"):
         check(name, *bags, False, mode, False, derivatives=0)
     check("aten._embedding_bag.default", *bags, False, mode, False, reference=bag_by_bag)
-    check("aten._embedding_bag.default", *bags[:2], ends, False, mode, False, None, True, 4, reference=bag_by_bag)
+    check(
+        "aten._embedding_bag.default",
+        *bags[:2],
+        ends,
+        False,
+        mode,
+        False,
+        None,
+        True,
+        4,
+        reference=bag_by_bag,
+    )
     if mode == 0:
         check("aten._embedding_bag.default", *bags, False, mode, False, tensor(8), reference=bag_by_bag)
 

@@ -108,6 +108,8 @@ def test_solve():
     for named in ({}, {"unitriangular": True}):
         check(triangular, factor, tensor(2, 3, 2), upper=False, tolerance=1e-8, **named)
         check(triangular, factor[0].mT, tensor(2, 2, 3), upper=True, left=False, tolerance=1e-8, **named)
+    check("aten.triangular_solve.default", tensor(2, 3, 2), factor, False, tolerance=1e-8)
+    check("aten.triangular_solve.default", tensor(3, 2), factor[0], False, True, True, tolerance=1e-8)
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -186,7 +188,17 @@ def parts(z):
 def test_fourier(scale):
     check_use("_fft_r2c.default", lambda fft, a: parts(fft(a, [0, 1], scale, True)), a)
     check_use("_fft_r2c.default", lambda fft, a: parts(fft(a, [1], scale, False)), tensor(2, 5))
-    check_use("_fft_c2r.default", lambda fft, a, b: fft(a + 1j * b, [0, 1], scale, 6), square, square.mT.contiguous())
-    check_use("_fft_c2r.default", lambda fft, a, b: fft(a + 1j * b, [0, 1], scale, 7), square, square.mT.contiguous())
+    check_use(
+        "_fft_c2r.default",
+        lambda fft, a, b: fft(a + 1j * b, [0, 1], scale, 6),
+        square,
+        square.mT.contiguous(),
+    )
+    check_use(
+        "_fft_c2r.default",
+        lambda fft, a, b: fft(a + 1j * b, [0, 1], scale, 7),
+        square,
+        square.mT.contiguous(),
+    )
     check_use("_fft_c2c.default", lambda fft, a, b: parts(fft(a + 1j * b, [0], scale, True)), a, a + 1)
     check_use("_fft_c2c.default", lambda fft, a, b: parts(fft(a + 1j * b, [0], scale, False)), a, a + 1)

@@ -18,7 +18,9 @@ def register_write(*names):
 
     def add(function):
         def write(a, dim, *others, **named):
-            vector, *others = (jnp.atleast_1d(each) if hasattr(each, "ndim") else each for each in (a, *others))
+            vector, *others = (
+                jnp.atleast_1d(each) if hasattr(each, "ndim") else each for each in (a, *others)
+            )
             return function(vector, dim % vector.ndim, *others, **named).reshape(a.shape)
 
         return register(*names)(write)
@@ -68,7 +70,9 @@ def put_where(a, indices, values, accumulate):
     mask, after = indices[before], a.ndim - before - indices[before].ndim
     values = values.reshape((1,) * (before + 1 + after - values.ndim) + values.shape)
     if values.shape[before] != 1 or any(each is not None for each in indices[before + 1 :]):
-        raise NotImplementedError("a mask can write only one value to all its places: use torch.where instead")
+        raise NotImplementedError(
+            "a mask can write only one value to all its places: use torch.where instead"
+        )
     values = values.reshape(values.shape[:before] + (1,) * mask.ndim + values.shape[before + 1 :])
     return masked_fill(a, mask.reshape(mask.shape + (1,) * after), a + values if accumulate else values)
 
@@ -174,7 +178,7 @@ def reduce_into(a, places, src, reduce, include_self):
         return total if reduce == "sum" else divide(total, jnp.maximum(count, 1).astype(a.dtype))
     least, most = limits(a.dtype)
     unit = {"prod": 1, "amax": least, "amin": most}[reduce]
-    a = jnp.where(kept, a, jnp.asarray(unit, a.dtype))
+    before, a = a, jnp.where(kept, a, jnp.asarray(unit, a.dtype))
     at = lax.stop_gradient(a).at[places]
     out = {"prod": at.multiply, "amax": at.max, "amin": at.min}[reduce](lax.stop_gradient(src))
     if not jnp.issubdtype(a.dtype, jnp.inexact):
@@ -187,8 +191,8 @@ def reduce_into(a, places, src, reduce, include_self):
         zero = add(*(jnp.where(each == 0, each, 0) for each in (a, src)))
         smooth = rest * jnp.where(zeros == 0, 1, jnp.where(zeros == 1, zero, 0))
     else:  # equal extremes share the derivative
-        mine, theirs = (a == out) & kept, src == out[places]
-        smooth = add(jnp.where(mine, a, 0), jnp.where(theirs, src, 0))
+        mine, theirs = before == out, src == out[places]  # torch counts the tensor itself in any case
+        smooth = add(jnp.where(mine & kept, a, 0), jnp.where(theirs, src, 0))
         smooth = smooth / jnp.maximum(add(mine.astype(a.dtype), theirs.astype(a.dtype)), 1)
     smooth = jnp.where(jnp.isfinite(smooth), smooth, 0)
     return out + (smooth - lax.stop_gradient(smooth))
@@ -197,7 +201,9 @@ def reduce_into(a, places, src, reduce, include_self):
 def limits(dtype):
     if jnp.issubdtype(dtype, jnp.inexact):
         return -jnp.inf, jnp.inf
-    return (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if jnp.issubdtype(dtype, jnp.integer) else (False, True)
+    return (
+        (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if jnp.issubdtype(dtype, jnp.integer) else (False, True)
+    )
 
 
 # Embedding
@@ -238,8 +244,12 @@ def embedding_bag(
         counts = jnp.zeros((starts.size, 1), weight.dtype).at[bag].add(used)
         out = total / jnp.maximum(counts, 1) if mode == 1 else total
     else:  # the first largest entry
-        used = used & (rows == (empty - jnp.inf).at[bag].max(lax.stop_gradient(jnp.where(used, rows, -jnp.inf)))[bag])
-        first = jnp.full(empty.shape, indices.size).at[bag].min(jnp.where(used, numbers[:, None], indices.size))
+        used = used & (
+            rows == (empty - jnp.inf).at[bag].max(lax.stop_gradient(jnp.where(used, rows, -jnp.inf)))[bag]
+        )
+        first = (
+            jnp.full(empty.shape, indices.size).at[bag].min(jnp.where(used, numbers[:, None], indices.size))
+        )
         chosen = jnp.take_along_axis(rows, jnp.minimum(first, indices.size - 1), 0)
         out = jnp.where(first < indices.size, chosen, 0)
     return out, None, None, None

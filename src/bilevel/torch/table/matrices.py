@@ -44,7 +44,9 @@ def register_sum(name, product):
 
     def function(a, b, c, beta=1, alpha=1):
         out = product(b, c) if alpha == 1 else alpha * product(b, c)
-        return jnp.broadcast_to(out, jnp.broadcast_shapes(out.shape, a.shape)) if beta == 0 else beta * a + out
+        return (
+            jnp.broadcast_to(out, jnp.broadcast_shapes(out.shape, a.shape)) if beta == 0 else beta * a + out
+        )
 
     register(f"aten.{name}.default")(function)
 
@@ -77,6 +79,11 @@ def solve_triangular(a, b, upper, left=True, unitriangular=False):
     return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
 
 
+@register("aten.triangular_solve.default")
+def triangular_solve(b, a, upper=True, transpose=False, unitriangular=False):
+    return solve_triangular(a.mT if transpose else a, b, upper != transpose, True, unitriangular), a
+
+
 def with_info(out):
     return out, jnp.any(~jnp.isfinite(out), (-2, -1))  # torch counts; here 1 means any error
 
@@ -103,7 +110,9 @@ def cholesky_solve(b, factor, upper=False):
 
 @register("aten.cholesky_inverse.default")
 def cholesky_inverse(factor, upper=False):
-    return cholesky_solve(jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape), factor, upper)
+    return cholesky_solve(
+        jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape), factor, upper
+    )
 
 
 @register("aten._linalg_det.default")

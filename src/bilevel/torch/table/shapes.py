@@ -15,7 +15,9 @@ for names, function in {
     ("aten.unsqueeze.default",): jnp.expand_dims,
     ("aten.flip.default",): jnp.flip,
     ("aten.repeat.default", "aten.tile.default"): jnp.tile,
-    ("aten.repeat_interleave.self_int",): lambda a, repeats, dim=None, output_size=None: jnp.repeat(a, repeats, dim),
+    ("aten.repeat_interleave.self_int",): lambda a, repeats, dim=None, output_size=None: jnp.repeat(
+        a, repeats, dim
+    ),
     ("aten.rot90.default",): lambda a, k=1, dims=(0, 1): jnp.rot90(a, k, tuple(dims)),
     ("aten.stack.default",): jnp.stack,
     ("aten.diagonal.default",): jnp.diagonal,
