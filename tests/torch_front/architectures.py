@@ -33,6 +33,14 @@ class MLP(nn.Sequential):
         super().__init__(*first, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
+class FrozenMLP(MLP):
+    """MLP whose first layer does not move."""
+
+    def __init__(self):
+        super().__init__()
+        self[0].requires_grad_(False)
+
+
 class CNN(nn.Module):
     def __init__(self):
         super().__init__()
@@ -107,7 +115,7 @@ class ViT(nn.Module):
             "norm_first": True,
         }
         layer = nn.TransformerEncoderLayer(width, 2, 12, **options)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -179,11 +187,12 @@ class UNet(nn.Module):
 
     def __init__(self):
         super().__init__()
-        double = lambda i, o: nn.Sequential(*convolution(i, o), nn.ReLU(), *convolution(o, o), nn.ReLU())
-        self.down1, self.down2, self.bottom = double(2, 3), double(3, 4), double(4, 4)
+        once = lambda i, o: nn.Sequential(*convolution(i, o), nn.ReLU())
+        self.down1, self.down2 = once(2, 3), once(3, 4)
+        self.bottom = nn.Sequential(once(4, 4), once(4, 4))
         self.pool = nn.MaxPool2d(2)
-        self.up2, self.join2 = nn.ConvTranspose2d(4, 4, 2, stride=2), double(8, 3)
-        self.up1, self.join1 = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), double(6, 3)
+        self.up2, self.join2 = nn.ConvTranspose2d(4, 4, 2, stride=2), once(8, 3)
+        self.up1, self.join1 = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), once(6, 3)
         self.head = nn.Conv2d(3, CLASSES, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -228,8 +237,10 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES = {
     "mlp": Architecture(MLP, (4,)),
+    "frozen mlp": Architecture(FrozenMLP, (4,)),
     "cnn": Architecture(CNN, (2, 8, 8)),
     "gpt": Architecture(GPT, (5,), (5,), 11, 11),
+    "one-block gpt": Architecture(lambda: GPT(layers=1), (5,), (5,), 11, 11),
     "lstm": Architecture(LSTM, (4, 3)),
     "vit": Architecture(ViT, (2, 8, 8)),
     "resnet": Architecture(ResNet, (2, 9, 9)),

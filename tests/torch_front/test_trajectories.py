@@ -17,7 +17,7 @@ from torch_front.architectures import ARCHITECTURES, EXAMPLES, plain, weighted, 
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # relative to the distance moved
 STEPS = 6
-ALPHA, ETA, BETA, LAMBDA = 0.1, 0.05, 0.5, 4.0
+ALPHA, ETA, BETA, LAMBDA = 0.1, 0.05, 20.0, 4.0
 
 
 class Method(NamedTuple):
@@ -109,13 +109,21 @@ def compare(name: str, dtype: torch.dtype, method: Method, last: int = 2) -> Non
         np.testing.assert_allclose(ours_of_it, to_jax(buffer), rtol=10 * TOLERANCE[dtype], err_msg=n)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt", "lstm"])
-def test_steps_equal_those_in_torch(name, method, dtype):
-    compare(name, dtype, METHODS[method])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "one-block gpt", "lstm"])
+def test_steps_in_float64_equal_those_in_torch(name, method):
+    incomplete = name == "mlp"  # each size of a batch is compiled
+    compare(name, torch.float64, METHODS[method], last=2 if incomplete else 4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_in_float32_equal_those_in_torch(method):
+    compare("mlp", torch.float32, METHODS[method], last=4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SEVERAL)
 def test_several_inner_steps_on_their_own_batches_equal_those_in_torch(method):
     compare("mlp", torch.float64, SEVERAL[method], last=4)
