@@ -117,19 +117,19 @@ def _adapted() -> Iterator[None]:
             old.add_((new - old) / self.num_batches_tracked)
         return torch.nn.functional.batch_norm(a, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
-    def shorten(a: torch.Tensor, *others: Any) -> Any:
-        """Find the shapes of a recurrent layer from its first time: torch takes minutes for long sequences."""
+    def shapes(a: torch.Tensor, hidden: Any, *others: Any) -> Any:
+        """Return tensors with the shapes of a recurrent layer's results: torch would go through all times."""
         if a.ndim == 2:  # a packed sequence, which the table does not have as a whole
-            return recurrent(a, *others)
-        *others, batch_first, layer = others
-        a = a.transpose(0, 1) if batch_first else a
-        out, last = recurrent(a[:1], *others, False, layer)
-        out = out.repeat(len(a), 1, 1)
-        return (out.transpose(0, 1) if batch_first else out), last
+            return recurrent(a, hidden, *others)
+        *_, bidirectional, batch_first, _ = others
+        first, times = hidden[0], a.shape[int(batch_first)]
+        h = first[0] if isinstance(first, tuple) else first  # an LSTM has a pair
+        out = h.repeat(times, 1, 1 + bidirectional)
+        return (out.transpose(0, 1) if batch_first else out), list(hidden)
 
     with (
         mock.patch.object(_BatchNorm, "forward", average),
-        mock.patch.object(decompositions, "_rnn_helper", shorten),
+        mock.patch.object(decompositions, "_rnn_helper", shapes),
     ):
         yield
 
