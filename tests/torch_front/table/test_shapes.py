@@ -48,11 +48,6 @@ CASES = {
     "repeat.default": [(a, [2, 1]), (tensor(3), [2, 1, 2]), (number, [3]), (a, [0, 1])],
     "tile.default": [(a, [2]), (a, [2, 1, 2]), (number, [])],
     "repeat_interleave.self_int": [(a, 2, 1), (a, 3), (number, 2), (a, 0, 0)],
-    "repeat_interleave.self_Tensor": [
-        (a, torch.tensor([1, 0, 2, 1]), 0),
-        (a, torch.tensor(2)),
-        (a, torch.tensor([2]), -1),
-    ],
     "diagonal.default": [(a,), (a, 2), (a, -1), (cube, 1, -1, 0), (a, 6), (empty,)],
     "diag.default": [(a,), (a, -2), (tensor(3), 1), (tensor(3), -2)],
     "diag_embed.default": [(a,), (cube, 1), (cube, -2, 0, 2), (cube, 1, 2, 0), (tensor(0),)],
@@ -92,6 +87,8 @@ def test_with_keywords():
     check("aten.meshgrid.default", [tensor(3), tensor(2)])
     check("aten.meshgrid.indexing", [tensor(3), tensor(2), number], indexing="xy")
     check("aten.repeat_interleave.self_Tensor", a, torch.tensor([1, 0, 2, 1]), 0, output_size=4)
+    check("aten.repeat_interleave.self_Tensor", a, torch.tensor(2), output_size=48)
+    check("aten.repeat_interleave.self_Tensor", a, torch.tensor([2]), -1, output_size=12)
     check("aten.repeat_interleave.Tensor", torch.tensor([1, 0, 2]), output_size=3)
     for name in ("tril_indices", "triu_indices"):
         check(f"aten.{name}.default", 3, 4, 1)
