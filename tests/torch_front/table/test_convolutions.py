@@ -14,7 +14,7 @@ CASES = {  # input, weight, bias, stride, padding, dilation, transposed, output_
     "transposed": ((2, 3, 5), (3, 4, 3), True, [3], [1], [1], True, [0], 1),
     "transposed, output padding": ((1, 2, 3, 4), (2, 3, 3, 2), True, [2, 3], [1, 0], [1, 1], True, [1, 2], 1),
     "transposed, groups": ((2, 4, 3, 3), (4, 3, 2, 3), False, [2, 1], [0, 1], [1, 2], True, [1, 1], 2),
-    "transposed, three axes": ((1, 2, 2, 3, 2), (2, 2, 2, 2, 3), True, [2, 1, 2], [1, 0, 1], [1, 2, 1], True, [1, 0, 0], 1),
+    "transposed volume": ((1, 2, 2, 3, 2), (2, 2, 2, 2, 3), True, [2, 1, 2], [1, 0, 1], [1, 2, 1], True, [1, 0, 0], 1),
     "transposed, more padding than kernel": ((1, 2, 6), (2, 2, 2), True, [2], [3], [1], True, [0], 1),
 }  # fmt: skip
 

@@ -74,9 +74,8 @@ def _weighted(rule):
 
 def _nearest(shift):
     def resize(a, axis, out, step):
-        places = np.floor(
-            (np.arange(out, dtype=np.float32) + np.float32(shift)) * np.float32(step)
-        )  # as torch does
+        outputs = np.arange(out, dtype=np.float32) + np.float32(shift)  # torch computes places in float32
+        places = np.floor(outputs * np.float32(step))
         places = np.minimum(places, a.shape[axis] - 1).astype(int)
         times = max(out // a.shape[axis], 1)
         if np.array_equal(places, np.repeat(np.arange(a.shape[axis]), times)):
