@@ -51,6 +51,17 @@ CONTESTANTS = (
         ),
     ),
     Contestant(
+        "bilevel, torch front",
+        "with_front",
+        ("bilevel", "torch", "jax"),
+        (
+            Entry("itd", "itd", "`bl.itd`"),
+            Entry("aid", "aid", f"`bl.aid`: {WARM}"),
+            Entry("aid", "aid_neumann", f"`adjoints.neumann`: {NEUMANN}"),
+            Entry("soba", "soba", "`bl.soba`"),
+        ),
+    ),
+    Contestant(
         "JAX by hand",
         "by_hand_jax",
         ("jax",),

@@ -51,10 +51,12 @@ def environment(threads: int) -> dict[str, str]:
 class Process:
     """One contestant at work, and the file that it leaves its first iterates in."""
 
-    def __init__(self, module: str, entry: Entry, size: str, tolerance: float, threads: int, file: Path):
+    def __init__(
+        self, module: str, entry: Entry, size: str, tolerance: float, threads: int, file: Path, clock: str
+    ):
         self.file = file
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        asked = (module, entry.method, entry.task, size, tolerance, threads, file)
+        asked = (module, entry.method, entry.task, size, tolerance, threads, file, clock)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "race.worker", *map(str, asked)],
             stdin=subprocess.PIPE,
@@ -100,6 +102,7 @@ class Race:
     size: str
     threads: int
     room: Path  # for files
+    clock: str = "perf_counter"  # of the timed runs; `process_time` counts the work of the process alone
 
     def run(self, rounds: int, contestants: tuple[Contestant, ...] = CONTESTANTS) -> list[Row]:
         """One begins after the other, alone; then come the rounds of those that are right."""
@@ -125,7 +128,7 @@ class Race:
         row = Row(entry.task, contestant.name, entry.how, "wrong")
         file = self.room / f"{contestant.module}-{entry.method}.npz"
         for tolerance in TOLERANCES if task.solved else [0.0]:
-            process = Process(contestant.module, entry, self.size, tolerance, self.threads, file)
+            process = Process(contestant.module, entry, self.size, tolerance, self.threads, file, self.clock)
             told = process.answer()
             if "first" not in told:
                 row.verdict = (
