@@ -144,9 +144,26 @@ def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
             now = not node.args[0]
             _mark_stops(getattr(part, node.args[1].target), now)
         elif node.target is ORDERS.wrap_with_autocast:
-            _mark_stops(getattr(part, node.args[4].target), stopped)
+            _mark_stops(region := getattr(part, node.args[4].target), stopped)
+            if node.args[2]:
+                _cast_inputs(region, node.args[1])
         if now:
             node.meta["custom"] = {**node.meta.get("custom", {}), STOP: True}
+
+
+def _cast_inputs(region: torch.fx.GraphModule, dtype: torch.dtype) -> None:
+    """Cast the inputs of nodes whose results autocast makes narrow. Otherwise it misses operations that stay whole."""
+    type_of = lambda node: getattr(node.meta.get("val"), "dtype", None)
+    for node in region.graph.nodes:
+        out = node.meta.get("val")
+        first = out[0] if isinstance(out, tuple | list) and out else out
+        if node.op != "call_function" or getattr(first, "dtype", None) != dtype or str(node.target) not in TABLE:
+            continue
+        with region.graph.inserting_before(node):
+            cast = lambda arg: region.graph.call_function(ATEN._to_copy.default, (arg,), {"dtype": dtype})
+            narrow = lambda arg: cast(arg) if type_of(arg) == torch.float32 else arg
+            node.args = torch.fx.node.map_arg(node.args, narrow)
+    region.recompile()
 
 
 def is_stopped(node: torch.fx.Node) -> bool:
