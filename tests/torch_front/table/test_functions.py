@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from torch_front.layers import check_layer
 from torch_front.operations import check, tensor
@@ -93,7 +94,7 @@ WITH_NUMBERS = [
     ("hardshrink.default", (KINKS, 0.8), {}),
     ("softshrink.default", (KINKS, 0.8), {}),
     ("threshold.default", (KINKS, 0.5, -7.0), {}),
-    ("_prelu_kernel.default", (LINE, tensor(1, 5)), {}),
+    ("_prelu_kernel.default", (LINE + 0.1, tensor(1, 5)), {}),
     ("glu.default", (tensor(3, 4),), {}),
     ("glu.default", (tensor(4, 3), 0), {}),
     ("log_sigmoid_forward.default", (LINE,), {}),
@@ -113,6 +114,12 @@ def test_logit_is_constant_outside_its_bounds():
     check("aten.logit.default", KINKS, 0.2, derivatives=1)  # torch: the second derivative is NaN
 
 
+def test_prelu_at_zero():
+    check(
+        "aten._prelu_kernel.default", LINE, tensor(1, 5), derivatives=1
+    )  # torch: another slope in its second derivative
+
+
 def test_complex_numbers():
     numbers = torch.complex(tensor(3, 2), tensor(3, 2, seed=1))
     for name in ("view_as_real", "real", "imag", "abs", "angle"):
@@ -123,3 +130,23 @@ def test_complex_numbers():
         return torch.view_as_real(turned * torch.complex(angle, angle).conj())
 
     check_layer(rotated, tensor(4, 3, 2), tensor(4, 3))
+
+
+def test_activations_of_a_graph():
+    """Compare activations at their kinks, also those that torch decomposes, in one export."""
+    names = "relu relu6 leaky_relu elu selu celu gelu silu mish softplus softshrink hardshrink hardswish hardtanh "
+    functions = [getattr(F, name) for name in (names + "logsigmoid softsign tanhshrink rrelu").split()]
+
+    def outputs(a, weight):
+        others = (
+            F.prelu(a + 0.1, weight),
+            F.threshold(a, 0.5, 2.0),
+            F.glu(a[:, :4]),
+            F.softmin(a, 1),
+            a.frac(),
+            a.sgn(),
+        )
+        rounded = [each(a) for each in (torch.round, torch.floor, torch.ceil, torch.trunc, torch.nan_to_num)]
+        return [each(a) for each in functions], others, rounded, a.clip(-1, 2.5), a.abs(), a.float_power(2)
+
+    check_layer(outputs, LINE, tensor(5))

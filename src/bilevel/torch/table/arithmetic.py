@@ -1,9 +1,10 @@
 """Arithmetic, comparisons, bits and choices of single entries."""
 
 import jax.numpy as jnp
-from bilevel.torch.table.registry import as_float, promoted, register, wide
 from jax import lax
 from jax.scipy import special
+
+from bilevel.torch.table.registry import as_float, promoted, register, wide
 
 PAIR, ONE_NAME = ("Tensor", "Scalar"), ("default",)
 BITS, SHIFTS = ("Tensor", "Scalar", "Scalar_Tensor"), ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -26,9 +27,7 @@ def as_wide(a):
 
 def magnitude(a):
     """Return |a| with torch's derivative at 0, which is 0. JAX has 1."""
-    if jnp.issubdtype(a.dtype, jnp.complexfloating):
-        return jnp.abs(a)
-    return a * lax.stop_gradient(jnp.sign(a))
+    return jnp.abs(a) if jnp.iscomplexobj(a) else a * lax.stop_gradient(jnp.sign(a))
 
 
 @register("aten.add.Tensor", "aten.add.Scalar")
@@ -70,8 +69,7 @@ def floor_divide(a, b):
 
 @register("aten.pow.Tensor_Scalar", "aten.pow.Scalar", "aten.pow.Tensor_Tensor")
 def power(a, b):
-    whole = isinstance(b, int | float) and float(b).is_integer() and 0 <= b <= 8
-    if whole:
+    if isinstance(b, int | float) and float(b).is_integer() and 0 <= b <= 8:
         return promoted(a, b)[0] ** int(b)
     a, b = promoted(a, b)
     return jnp.power(jnp.where((a == 0) & (b == 0), 1, a), b)  # 0 ** 0 is 1, without derivatives
@@ -118,9 +116,9 @@ register_pairs(PAIR, {
     "eq": jnp.equal, "ne": jnp.not_equal, "lt": jnp.less, "le": jnp.less_equal, "gt": jnp.greater,
     "ge": jnp.greater_equal,
 })  # fmt: skip
-register_pairs(
-    BITS, {"bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or, "bitwise_xor": jnp.bitwise_xor}
-)
+register_pairs(BITS, {
+    "bitwise_and": jnp.bitwise_and, "bitwise_or": jnp.bitwise_or, "bitwise_xor": jnp.bitwise_xor,
+})  # fmt: skip
 register_pairs(SHIFTS, {"bitwise_left_shift": jnp.left_shift, "bitwise_right_shift": jnp.right_shift})
 register_pairs(PAIR, {"__lshift__": jnp.left_shift, "__rshift__": jnp.right_shift})
 

@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
-from bilevel.torch.table.registry import register
 from jax import lax
 from jax.scipy import special
+
+from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
+from bilevel.torch.table.registry import register
 
 
 def register_functions(functions, convert=lambda a: a):
@@ -15,7 +16,7 @@ def register_functions(functions, convert=lambda a: a):
         def entry(a, *numbers, function=function, **named):
             return function(convert(a), *numbers, **named)
 
-        register(name if "." in name else f"aten.{name}.default")(entry)
+        register(f"aten.{name}.default")(entry)
 
 
 def of_floats(function):
@@ -24,13 +25,13 @@ def of_floats(function):
 
 
 def sign(a):
-    is_complex = jnp.issubdtype(a.dtype, jnp.complexfloating)
-    return jnp.sign(a) if is_complex else jnp.where(jnp.isnan(a), 0, jnp.sign(a))
+    return jnp.sign(a) if jnp.iscomplexobj(a) else jnp.where(jnp.isnan(a), 0, jnp.sign(a))
 
 
 def angle(a):
-    is_complex = jnp.issubdtype(a.dtype, jnp.complexfloating)
-    return jnp.angle(a) if is_complex else jnp.where(jnp.isnan(a), a, jnp.where(a < 0, jnp.pi, 0))
+    if jnp.iscomplexobj(a):
+        return jnp.angle(a)
+    return jnp.where(jnp.isnan(a), a, jnp.where(a < 0, jnp.pi, 0))
 
 
 def nan_to_num(a, nan=None, highest=None, lowest=None):
@@ -55,9 +56,8 @@ register_functions({
     "reciprocal": lambda a: 1 / a, "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv, "lgamma": lax.lgamma,
     "digamma": lax.digamma, "i0": lambda a: jnp.exp(magnitude(a)) * lax.bessel_i0e(a), "special_i0e": lax.bessel_i0e,
     "special_i1": lambda a: jnp.exp(magnitude(a)) * lax.bessel_i1e(a), "special_i1e": lax.bessel_i1e,
-    "special_ndtr": special.ndtr, "special_ndtri": special.ndtri,
-    "special_log_ndtr": special.log_ndtr, "sigmoid": jax.nn.sigmoid, "silu": jax.nn.silu,
-    "log_sigmoid": jax.nn.log_sigmoid,
+    "special_ndtr": special.ndtr, "special_ndtri": special.ndtri, "special_log_ndtr": special.log_ndtr,
+    "sigmoid": jax.nn.sigmoid, "silu": jax.nn.silu, "log_sigmoid": jax.nn.log_sigmoid,
 }, as_wide)  # fmt: skip
 
 
@@ -118,14 +118,12 @@ register_functions({
     "hardsigmoid": lambda a: hardtanh(a, -3, 3) / 6 + 0.5,
     "hardswish": lambda a: jnp.where(a >= 3, a, a * (hardtanh(a, -3, 3) / 6 + 0.5)),
 }, as_wide)  # fmt: skip
-register_functions(
-    {
-        "hardtanh": hardtanh,
-        "relu6": lambda a: hardtanh(a, 0, 6),
-        "hardshrink": lambda a, bound=0.5: jnp.where(jnp.abs(a) <= bound, 0, a),
-        "threshold": lambda a, bound, value: jnp.where(a <= bound, value, a),
-    }
-)
+register_functions({
+    "hardtanh": hardtanh,
+    "relu6": lambda a: hardtanh(a, 0, 6),
+    "hardshrink": lambda a, bound=0.5: jnp.where(jnp.abs(a) <= bound, 0, a),
+    "threshold": lambda a, bound, value: jnp.where(a <= bound, value, a),
+})  # fmt: skip
 
 
 @register("aten.log_sigmoid_forward.default")
@@ -136,7 +134,6 @@ def log_sigmoid_forward(a):
 
 @register("aten._prelu_kernel.default")
 def prelu(a, weight):
-    weight = jnp.where(a == 0, lax.stop_gradient(weight), weight)  # as in torch's second derivative
     return jnp.where(a > 0, a, weight * a)
 
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+
 from bilevel.torch.table.arithmetic import magnitude
 from bilevel.torch.table.registry import promoted, register, wide
 
@@ -59,7 +60,7 @@ def binary_cross_entropy_with_logits(a, target, weight=None, pos_weight=None, re
 
 @register("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 def nll_loss(a, target, weight, reduction, ignored):
-    axis = 1 if a.ndim > 1 else 0
+    a, axis = wide(a), min(a.ndim - 1, 1)
     kept = target != ignored
     index = jnp.where(kept, target, 0)
     picked = jnp.take_along_axis(a, jnp.expand_dims(index, axis), axis).squeeze(axis)

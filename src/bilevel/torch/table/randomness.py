@@ -1,8 +1,9 @@
 """Random tensors and dropout. As in torch, a sample has no derivative in the arguments of its distribution."""
 
 import jax.numpy as jnp
-from bilevel.torch.table.registry import canonical, default_float, promoted, register, wide
 from jax import lax, random
+
+from bilevel.torch.table.registry import canonical, default_float, promoted, register, wide
 
 for name, draw in {"rand": random.uniform, "randn": random.normal}.items():
 
@@ -43,7 +44,7 @@ for name, function in {
     "_standard_gamma.default": random.gamma,
     "bernoulli.default": lambda key, p: random.bernoulli(key, wide(p)),
     "bernoulli.Tensor": lambda key, a, p: random.bernoulli(key, wide(p), a.shape),
-    "bernoulli.p": lambda key, a, p=0.5: random.bernoulli(key, p, a.shape),
+    "bernoulli.p": lambda key, a, p=0.5: random.bernoulli(key, jnp.float32(p), a.shape),
 }.items():
     register(f"aten.{name}", random=True)(function)
 
@@ -73,7 +74,7 @@ def multinomial(key, weights, samples, replacement=False):
 def native_dropout(key, a, p, train):
     if not train:
         return a, jnp.ones(a.shape, bool)
-    kept = random.bernoulli(key, 1 - p, a.shape)
+    kept = random.bernoulli(key, jnp.float32(1 - p), a.shape)
     return jnp.where(kept, a * (1 / (1 - p) if p < 1 else 0), 0), kept
 
 

@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+
 from bilevel.torch.table.arithmetic import as_wide, magnitude
 from bilevel.torch.table.registry import axes_of, canonical, promoted, register, wide
-from jax import lax
 
 
 def converted(a, dtype):
@@ -164,7 +165,7 @@ def moments(a, dim=None, correction=None, keepdim=False):
     a, axes = wide(a), axes_of(dim, a.ndim)
     center = jnp.mean(a, axes, keepdims=True)
     count = a.size // max(center.size, 1) - (1 if correction is None else correction)
-    variance = jnp.sum((a - center) ** 2, axes, keepdims=True) / jnp.maximum(count, 0).astype(a.dtype)
+    variance = jnp.sum((a - center) ** 2, axes, keepdims=True) / max(count, 0)
     zero = variance == 0  # torch: the derivative of the standard deviation is 0 there
     out = center, variance, jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, variance)))
     return out if keepdim else tuple(jnp.squeeze(each, axes) for each in out)
