@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGES = ["index.md", "start/tutorial.md", "how-to/see-a-run.md"]
+PAGES = ["index.md", "start/tutorial.md", "start/pytorch.md", "how-to/see-a-run.md"]
 REST = "## While it runs"  # what follows draws nothing
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PRINTED = ("text", "output")
+TORCH = re.compile(r"^(?:import|from) torch\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ def parts(page: str) -> list[Part]:
 
 def blocks(page: str, *languages: str) -> list[Part]:
     return [part for part in parts(page) if part.language in languages]
+
+
+def imports_torch(page: str) -> bool:
+    """Return whether the code of a page needs PyTorch, which only one lane of continuous integration has."""
+    return any(TORCH.search(part.code) for part in blocks(page, "python"))
 
 
 def _blocks(text: str) -> list[Part]:

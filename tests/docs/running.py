@@ -30,6 +30,7 @@ def run(parts: list[Part], where: Path, name: str = "page", arguments: tuple[str
         "BILEVEL_CACHE": str(where / "cache"),
         "MPLBACKEND": "Agg",
         "COLUMNS": "80",
+        "OMP_NUM_THREADS": "1",  # on shared cores the threads of PyTorch wait for each other ten times as long
     }
     child = context.Process(target=_run, args=(theirs, parts, str(where), name, arguments, environment))
     child.start()

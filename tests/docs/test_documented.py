@@ -5,10 +5,11 @@ import os
 import re
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
-from pages import ROOT, Part, blocks, differs, parts
+from pages import ROOT, Part, blocks, differs, imports_torch, parts
 from running import run
 
 from bilevel.cli import app
@@ -105,16 +106,22 @@ def test_no_line_of_code_is_wider_than_a_page(page):
     assert [line for part in shown for line in part.code.splitlines() if len(line) > WIDTH] == []
 
 
+def check(page: str, where: Path) -> None:
+    """Run the code of a page; raise unless it prints what the page shows."""
+    every = [*code(PRELUDES.get(page, "")), *shown(page), *code(POSTLUDES.get(page, ""))]
+    for part, printed in zip(every, run(every, where, page), strict=True):
+        if part.printed is not None:
+            assert not (wrong := differs(part.printed, printed)), f"{page}, line {part.line}: {wrong}"
+
+
+# tests/docs/test_torch_pages.py runs the others.
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if shown(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if shown(page) and not imports_torch(page)])
 def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_shows(page, tmp_path):
     for name in NEEDS.get(page, []):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{page} is about {name}, which is not installed")
-    every = [*code(PRELUDES.get(page, "")), *shown(page), *code(POSTLUDES.get(page, ""))]
-    for part, printed in zip(every, run(every, tmp_path, page), strict=True):
-        if part.printed is not None:
-            assert not (wrong := differs(part.printed, printed)), f"{page}, line {part.line}: {wrong}"
+    check(page, tmp_path)
 
 
 def test_hardly_a_block_is_left_out():

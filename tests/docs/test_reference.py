@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,9 @@ from bilevel.solvers import adjoints
 
 PAGES = [page.read_text() for page in (Path(__file__).parents[2] / "docs" / "reference").glob("*.md")]
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|data|exception|function):: (\S+)$", re.MULTILINE)
-SHOWN = [name for page in PAGES for name in DIRECTIVE.findall(page)]
+EVERY = [name for page in PAGES for name in DIRECTIVE.findall(page)]
+# Without PyTorch, names of `bilevel.torch` cannot be loaded.
+SHOWN = [name for name in EVERY if find_spec("torch") or not name.startswith("bilevel.torch.")]
 
 # Certificates of one analysis are a module of their own; their names are read as `theory.prior.aid`.
 ROOMS = ["limit", "momentum", "prior", "sharp", "star", "tight", "recursions"]
