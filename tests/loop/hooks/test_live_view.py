@@ -231,8 +231,8 @@ def test_pictures_are_paced_by_the_clock(as_users_see_it):
 
 
 def event(step, seconds, values):
-    rows = {"outer_value": np.array(values)} if values else {}
-    return types.SimpleNamespace(step=step, total=100, info=None, trace=rows, seconds=seconds, name="AID")
+    rows = {"outer_value": np.array(values), "hypergradient_norm": np.ones(len(values))} if values else {}
+    return bl.hooks.Event(step, 100, None, None, rows, seconds, "AID")
 
 
 def test_without_a_terminal_nothing_is_shown(aid, capsys):

@@ -108,8 +108,8 @@ class Live(Display):
 
         bl.run(solver, x0, y0, steps=10_000, progress="live")
 
-    It shows the trends of the outer value, the hypergradient, residuals and metrics, the rate, the time left,
-    and the status if the run ended now. It draws between chunks, at most twice per second. In a sweep it
+    It shows the trends of the outer value, the hypergradient, residuals, metrics and probes, the rate, the
+    time left, and the status if the run ended now. It draws between chunks, at most twice per second. In a sweep it
     shows the lowest values among the lanes. The norm of the inner gradient is from the newest step, for
     states of up to 1 MiB. Other output of the program appears above the view. Without a terminal or a
     notebook, nothing is shown.
@@ -132,19 +132,22 @@ class Live(Display):
         self.tol: float | None = tol
 
     def begin(self, event: Event) -> None:
-        self._history, self._inner = History(), np.nan
+        self._history = History()
+        self._held = {INNER: np.nan}  # numbers that are not measured at every step
         self._outlook: Outlook | None = Outlook("starting", "", "fine")
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
         leaves = jax.tree.leaves(getattr(event.info, "inner_gradient", None)) if due else []
         if leaves and all(getattr(leaf, "is_fully_addressable", False) for leaf in leaves):
-            self._inner = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
+            self._held[INNER] = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
         rows = numbers_in(event.trace, rank=event.trace["outer_value"].ndim)
         if event.trace["outer_value"].ndim == 2:  # the lanes of a sweep
             rows = {name: np.fmin.reduce(values, axis=0) for name, values in rows.items()}
         count = len(rows["outer_value"])
-        self._history.add(event.step - count, rows | {INNER: np.full(count, self._inner)})
+        self._held |= event.probed_numbers()
+        held = {name: np.full(count, value) for name, value in self._held.items()}
+        self._history.add(event.step - count, rows | held)
         self._outlook = None  # computed by `picture`
 
     def picture(self) -> Any:
