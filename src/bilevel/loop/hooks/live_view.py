@@ -1,4 +1,4 @@
-"""Progress bar and live view of a run, on a terminal or in a notebook."""
+"""Progress bar and live view of a run, on a terminal or in a notebook, and progress in a log."""
 
 from contextlib import suppress
 from typing import Any
@@ -24,6 +24,7 @@ class Display(Hook):
     reads_info = False
     steers = False
     once = True  # of several processes, only the first draws
+    _logs = False  # whether it writes lines where there is no terminal
     _console: Any = None  # standard error
     _screen: Any = None
 
@@ -33,7 +34,7 @@ class Display(Hook):
         from bilevel.loop.hooks.drawing import screen
 
         self.close()
-        self._screen = screen(self._console or Console(stderr=True))
+        self._screen = screen(self._console or Console(stderr=True), self._logs)
         # Where the rate is measured from. The first chunk includes compilation and does not count for later ones.
         self._marks = [(event.step, event.seconds)]
         self._drawn = 0.0
@@ -83,11 +84,14 @@ class Display(Hook):
 class Progress(Display):
     """Draw a bar with the rate, f and ‖∇Φ‖ on standard error if that is a terminal, or in a notebook's cell.
 
-    Of a sweep it shows the lowest values among the lanes.
+    Elsewhere, as in the log of a job, write one line per minute, also with the newest numbers of probes. Of a
+    sweep it shows the lowest values among the lanes.
     """
 
+    _logs = True
+
     def begin(self, event: Event) -> None:
-        self._numbers = ""
+        self._numbers, self._probed = "", dict[str, float]()
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
@@ -96,11 +100,12 @@ class Progress(Display):
             for name in ("outer_value", "hypergradient_norm")
         )
         self._numbers = f"f {outer:.4g}  ‖∇Φ‖≈{norm:.2e}"
+        self._probed |= event.probed_numbers()
 
     def picture(self) -> Any:
         from bilevel.loop.hooks.drawing import View
 
-        return View(*self._now, numbers=self._numbers)
+        return View(*self._now, numbers=self._numbers, probed=dict(self._probed))
 
 
 class Live(Display):
