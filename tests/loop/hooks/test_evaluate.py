@@ -375,6 +375,12 @@ def test_a_sweep_refuses_it(aid):
         ([(outer, [])], "the data of bl.hooks.Evaluate is a loader without a batch"),
         ([(outer, VALID), (outer, VALID)], "two hooks measure 'loss': pass name= to bl.hooks.Evaluate"),
         ([(lambda x, y, b: None, VALID)], "real scalars by name, but 'loss' is None"),
+        ([(lambda x, y, b: {}, VALID)], "real scalars by name, but 'loss' is {}"),
+        ([(lambda x, y, b: (x[0], y[0]), VALID)], r"real scalars by name, but 'loss' is \(.*: reduce it"),
+        (
+            [(lambda x, y, b: (x[0], {"loss": y[0]}), VALID)],
+            'a loss, and a metric called "loss" too: return one',
+        ),
         ([(lambda x, y, b: {"a": "b"}, VALID)], "real scalars by name, but 'a' is 'b'"),
     ],
 )

@@ -119,6 +119,17 @@ def test_a_history_is_short_however_long_the_run_and_forgets_what_is_taken_back(
     assert history.course("a")[-1] == -7.0
 
 
+def test_a_number_that_is_first_measured_late_has_a_course_from_the_start():
+    history = History()
+    for first in range(0, 3000, 30):
+        late = {"b": np.full(30, 2.0 + first)} if first >= 900 else {}
+        history.add(first, {"a": np.arange(30.0) + first} | late)
+    assert len(history.columns["a"]) == len(history.columns["b"]) == len(history.steps)
+    expected = np.where(history.steps < 900, 902.0, 2.0 + history.steps // 30 * 30)
+    np.testing.assert_array_equal(history.columns["b"], expected)
+    assert history.lowest["b"] == 902.0
+
+
 def history_of(values, norm=1.0) -> History:
     history = History()
     values = np.asarray(values, float)

@@ -165,8 +165,7 @@ def _numbers(
     if "rows" in asked:
         extras["rows"] = start + jnp.arange(rows_of(batch, "data"), dtype=jnp.int32)
     found = function(x, y, **extras) if data is None else function(x, y, batch, **extras)
-    loss, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-    numbers = loss if isinstance(loss, dict) else {"loss": loss} | metrics
+    numbers = _named(found)
     for name, number in numbers.items():
         if not (isinstance(name, str) and _is_number(number)):
             what = described_tree(number) if isinstance(number, jax.Array) else shown(number)
@@ -174,9 +173,23 @@ def _numbers(
                 f"the function of bl.hooks.Evaluate must return real scalars by name, but {shown(name)} is {what}: "
                 "reduce it, e.g. with jnp.mean(...)"
             )
-    named = {f"{prefix}{name}": jnp.asarray(number) for name, number in numbers.items()}
-    check_no_step(named)
-    return named
+    prefixed = {f"{prefix}{name}": jnp.asarray(number) for name, number in numbers.items()}
+    check_no_step(prefixed)
+    return prefixed
+
+
+def _named(found: Any) -> dict[Any, Any]:
+    """Return numbers by name: a dict as it is, and the loss and the metrics of an objective as one dict."""
+    if isinstance(found, dict) and found:
+        return found
+    has_metrics = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)
+    loss, metrics = found if has_metrics else (found, {})
+    if "loss" in metrics:
+        raise ValueError(
+            'the function of bl.hooks.Evaluate returned a loss, and a metric called "loss" too: return one dict of '
+            "numbers"
+        )
+    return {"loss": loss} | metrics
 
 
 def _is_number(value: Any) -> bool:
