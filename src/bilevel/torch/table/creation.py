@@ -2,8 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-from bilevel.torch.table.registry import canonical, register
 from jax import lax
+
+from bilevel.torch.table.registry import canonical, register
 
 
 def number(value):

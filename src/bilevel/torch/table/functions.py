@@ -2,10 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
-from bilevel.torch.table.registry import register
 from jax import lax
 from jax.scipy import special
+
+from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
+from bilevel.torch.table.registry import register
 
 
 def register_functions(functions, convert=lambda a: a):

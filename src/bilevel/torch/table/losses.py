@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+
 from bilevel.torch.table.arithmetic import magnitude
 from bilevel.torch.table.registry import promoted, register, wide
 

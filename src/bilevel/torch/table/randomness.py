@@ -1,8 +1,9 @@
 """Random tensors and dropout. As in torch, a sample has no derivative in the arguments of its distribution."""
 
 import jax.numpy as jnp
-from bilevel.torch.table.registry import canonical, default_float, promoted, register, wide
 from jax import lax, random
+
+from bilevel.torch.table.registry import canonical, default_float, promoted, register, wide
 
 for name, draw in {"rand": random.uniform, "randn": random.normal}.items():
 

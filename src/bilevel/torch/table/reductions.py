@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+
 from bilevel.torch.table.arithmetic import as_wide, magnitude
 from bilevel.torch.table.registry import axes_of, canonical, promoted, register, wide
-from jax import lax
 
 
 def converted(a, dtype):
