@@ -4,6 +4,7 @@ from bilevel.loop.checkpoints.hook import Checkpoint as Checkpoint
 from bilevel.loop.diagnose.hook import Diagnose as Diagnose
 from bilevel.loop.diagnose.report import Diagnosis as Diagnosis, Finding as Finding
 from bilevel.loop.hooks.base import Hook as Hook
+from bilevel.loop.hooks.evaluate import Evaluate as Evaluate
 from bilevel.loop.hooks.event import Event as Event, Stop as Stop
 from bilevel.loop.hooks.files import CSV as CSV, JSONLines as JSONLines, TensorBoard as TensorBoard
 from bilevel.loop.hooks.live_view import Live as Live, Progress as Progress

@@ -5,6 +5,7 @@ JAX survives (see `bilevel.forks`). This is Python's forkserver.
 """
 
 import contextlib
+import gc
 import io
 import multiprocessing
 import os
@@ -16,7 +17,10 @@ from pathlib import Path
 
 from pages import Part
 
-IMPORTED = ["jax.numpy", "matplotlib.pyplot", "optax", "bilevel", "bilevel.cli"]
+IMPORTED = [
+    "jax.numpy", "jaxlib.mlir.dialects.mhlo", "matplotlib.pyplot", "optax", "scipy.optimize", "scipy.stats",
+    "bilevel", "bilevel.cli", "bilevel.loop.sweep", "bilevel.plot", "bilevel.theory.certificates",
+]  # fmt: skip
 
 
 def run(parts: list[Part], where: Path, name: str = "page", arguments: tuple[str, ...] = ()) -> list[str]:
@@ -52,6 +56,8 @@ def _run(
         os.environ.pop(variable, None)
         if value is not None:
             os.environ[variable] = value
+    gc.freeze()  # objects of the server, which a collection would look at and copy
+    gc.set_threshold(50_000, 10, 10)  # see conftest.py
     os.chdir(where)
     sys.path.insert(0, where)
     sys.argv = [name, *arguments]

@@ -173,6 +173,22 @@ KINDS |= {
     "objective": Kind(("coroutine", "class")),  # it takes (x, y): what it returns is seen later
     "groups": Kind(("whole numbers", "range", "zero", "one")),
     "loader": Kind(ITERABLES),  # of batches that are looked at when they come
+    "evaluated": Kind(
+        (
+            *ITERABLES,
+            *TREE,
+            *BIG,
+            "true",
+            "nan",
+            "inf",
+            "minus inf",
+            "complex",
+            "none",
+            "empty dict",
+            "random key",
+            "run",
+        )
+    ),
     "start": Kind(tuple(name for name in TREE if name != "tracer")),
     "state": Kind(("run",)),
     "solver state": Kind(),

@@ -1,5 +1,6 @@
 """Estimators with a penalty per feature: scikit-learn's own checks, how they behave among its tools, and refusals."""
 
+import jax
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -48,6 +49,22 @@ def test_works_among_scikit_learns_tools(estimator):
     copy = clone(best)
     assert not hasattr(copy, "alpha_")
     assert copy.spread == best.spread
+
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, fun_name="", **__: COMPILED.append(fun_name) if "backend_compile" in event else None
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ALL)
+def test_a_second_fit_compiles_nothing(estimator):
+    X, y = sample(estimator)
+    estimator(max_iter=3).fit(X, y)
+    COMPILED.clear()
+    estimator(max_iter=4, spread=0.4).fit(X[:-1], y[:-1])
+    assert COMPILED == []
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Meta-learners: estimates against closed forms, autodiff and finite differences; adaptation by hand."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,7 @@ def examples(tasks, rows, seed):
 
 DATA = bl.Batch(inner=examples(6, 4, 1), outer=examples(6, 3, 2))
 NEW = bl.Batch(inner=examples(3, 5, 4))
+ROWS = bl.Problem(inner=lambda x, y, rows: jnp.sum(rows[:, None] * y), outer=lambda x, y: jnp.sum(y))
 MOMENTUM = optax.sgd(0.1, momentum=0.5)
 
 MAKE = {
@@ -240,6 +243,39 @@ def test_adapt_gives_each_task_a_key_and_the_model_s_state():
     np.testing.assert_allclose(shift, expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["fomaml", pytest.param("imaml", marks=pytest.mark.slow)])
+def test_adapt_one_takes_a_task_without_an_axis_of_tasks(name):
+    solver = MAKE[name](CURVED, MOMENTUM, 2)
+    support = jax.tree.map(lambda a: np.asarray(a[1]), NEW.inner)
+    found = solver.adapt_one(START, bl.Batch(inner=support))
+    tie = LAMBDA if name == "imaml" else 0.0
+    pull = lambda g, a, b: g + tie * (a - b)
+    gradient = lambda y: jax.tree.map(pull, jax.grad(curved, 1)(START, y, support), y, START)
+    assert_trees_close(
+        found, jax.jit(adapted_by_hand, static_argnums=(0, 2, 3))(gradient, START, MOMENTUM, 2), rtol=1e-12
+    )
+
+
+@pytest.mark.slow
+def test_adapt_one_is_adapt_to_a_stack_of_one():
+    """With a key, a state and more steps; also inside jit and vmap."""
+
+    def noisy(x, y, examples, *, key, state):
+        return curved(x, y, examples) + state * jax.random.normal(key) * y["b"], {}, state
+
+    solver = bl.solvers.fomaml(bl.Problem(inner=noisy, outer=curved), inner=0.1, outer=0.05)
+    rest = dict(key=jax.random.key(0), state=jnp.array(2.0))
+    one = lambda support: solver.adapt_one(START, bl.Batch(inner=support, **rest), steps=3)
+    stacks = [jax.tree.map(lambda a, i=i: a[i : i + 1], NEW.inner) for i in range(3)]
+    expected = [solver.adapt(START, bl.Batch(inner=stack, **rest), steps=3) for stack in stacks]
+    for stack, both in zip(stacks, expected, strict=True):
+        support = jax.tree.map(lambda a: a[0], stack)
+        for found in (one(support), jax.jit(one)(support)):
+            assert_trees_close(found, jax.tree.map(lambda a: a[0], both), rtol=1e-12)
+    together = jax.tree.map(lambda *rows: jnp.concatenate(rows), *expected)
+    assert_trees_close(jax.vmap(one)(NEW.inner), together, rtol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [bl.iid, bl.epochs])
 def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
@@ -269,6 +305,26 @@ def test_a_minibatch_has_the_same_tasks_at_both_levels(stream):
             r"numbers of rows are \[2, 3\]",
         ),
         (lambda s: s.adapt({}, NEW), ValueError, "x has no arrays in it"),
+        (
+            lambda s: s.adapt(START, bl.Batch(inner=(NEW.inner[0], 3.0))),
+            ValueError,
+            r"rows are \[3, 'none'\]",
+        ),
+        (
+            lambda s: s.adapt_one(START, NEW.inner),
+            TypeError,
+            r"data must be a bl.Batch, not tuple .*inner=support",
+        ),
+        (
+            lambda s: s.adapt_one(START, bl.Batch(outer=NEW.inner)),
+            ValueError,
+            "needs the support examples of the task",
+        ),
+        (
+            lambda s: replace(s, problem=ROWS).adapt(jnp.ones(2), bl.Batch(inner=jnp.ones(5))),
+            TypeError,
+            "tasks like those of the run, or one task to adapt_one",
+        ),
         (lambda s: s.adapt(START | {"b": jnp.array(jnp.nan)}, NEW), ValueError, r"x\['b'\] contains NaN"),
         (lambda s: s.adapt(START | {"b": jnp.array(1)}, NEW), TypeError, r"x\['b'\] has dtype int"),
         (

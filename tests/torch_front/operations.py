@@ -18,7 +18,9 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 quick_jit = partial(jax.jit, compiler_options=QUICK)
 
 
-def tensor(*shape: int, dtype: Any = torch.float64, seed: int = 0, low: float = -2.0, high: float = 2.0) -> torch.Tensor:
+def tensor(
+    *shape: int, dtype: Any = torch.float64, seed: int = 0, low: float = -2.0, high: float = 2.0
+) -> torch.Tensor:
     """Return random numbers between low and high; whole numbers or booleans if the type says so."""
     generator = torch.Generator().manual_seed(seed + 7 * len(shape) + sum(shape))
     if dtype is torch.bool:
@@ -48,7 +50,9 @@ def check(
     """
     function = reference or _operation(op)
     leaves, tree = jax.tree.flatten((args, named), is_leaf=lambda leaf: leaf is None)
-    moving = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    moving = [
+        i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
     dtypes = [leaves[i].dtype for i in moving]
     tolerance = tolerance or max([TOLERANCE[each] for each in dtypes], default=1e-9)
     out = _outputs(function(*args, **named))

@@ -21,7 +21,9 @@ BODIES = {
 
 def values(loss, model, a):
     front = bl.torch.front(model, inner=loss, outer=loss, x=torch.ones(1), example=bl.Batch(inner=a, outer=a))
-    out = front.problem.g.evaluate(jnp.ones(1, jnp.float32), front.start["y0"], bl.Batch(inner=jnp.asarray(a.numpy())))
+    out = front.problem.g.evaluate(
+        jnp.ones(1, jnp.float32), front.start["y0"], bl.Batch(inner=jnp.asarray(a.numpy()))
+    )
     value, metrics = loss(torch.ones(1), model, a)
     return out, value, metrics["all"], metrics.get("half")
 
@@ -34,7 +36,10 @@ def test_a_region_with_autocast(name):
     def loss(x, model, batch):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             h = BODIES[name](model, batch)
-        return h.float().square().sum() * x.sum(), {"all": h.float().sum(), "half": torch.tensor(h.dtype == torch.bfloat16)}
+        return h.float().square().sum() * x.sum(), {
+            "all": h.float().sum(),
+            "half": torch.tensor(h.dtype == torch.bfloat16),
+        }
 
     out, value, total, half = values(loss, model, a)
     assert bool(out.metrics["half"]) == bool(half)
@@ -59,7 +64,10 @@ def test_a_recurrent_layer_with_autocast_has_narrow_results(kind):
 
 def test_a_module_in_half_precision():
     torch.manual_seed(0)
-    model, a = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).bfloat16(), torch.randn(4, 5)
+    model, a = (
+        nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).bfloat16(),
+        torch.randn(4, 5),
+    )
 
     def loss(x, model, batch):
         h = model(batch.bfloat16()).float()

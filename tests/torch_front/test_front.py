@@ -60,7 +60,8 @@ def front_of(p: float = 0.0, **options):
 def loaders():
     a, b, numbers = rows()
     return bl.loaders(
-        inner=DataLoader(TensorDataset(a, b, numbers), batch_size=8), outer=DataLoader(TensorDataset(a, b), batch_size=20)
+        inner=DataLoader(TensorDataset(a, b, numbers), batch_size=8),
+        outer=DataLoader(TensorDataset(a, b), batch_size=20),
     )
 
 
@@ -72,14 +73,23 @@ def solver_of(front):
 def finished():
     model, front = front_of()
     before = copy.deepcopy(model.state_dict())
-    result = bl.run(solver_of(front), torch.zeros(20, dtype=torch.float64), **front.start, data=loaders(), steps=6)
+    result = bl.run(
+        solver_of(front), torch.zeros(20, dtype=torch.float64), **front.start, data=loaders(), steps=6
+    )
     return model, front, before, result.check()
 
 
 def test_y_has_trainable_parameters_once_and_the_state_has_the_rest(finished):
     _, front, _, _ = finished
     start = front.start
-    assert set(start["y0"]) == {"first.weight", "first.bias", "norm.weight", "norm.bias", "last.weight", "last.bias"}
+    assert set(start["y0"]) == {
+        "first.weight",
+        "first.bias",
+        "norm.weight",
+        "norm.bias",
+        "last.weight",
+        "last.bias",
+    }
     tensors = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "scale"}
     assert set(start["model_state"]) == {f"model.{name}" for name in tensors}
 
@@ -106,7 +116,11 @@ def test_the_module_changes_only_by_load(finished):
     assert model.norm.num_batches_tracked == 6
     assert model.again is model.first
     a, b, _ = rows()
-    ours = front.problem.f(result.x, result.y, bl.Batch(outer=tuple(map(jnp.asarray, (a.numpy(), b.numpy()))), state=result.model_state))
+    ours = front.problem.f(
+        result.x,
+        result.y,
+        bl.Batch(outer=tuple(map(jnp.asarray, (a.numpy(), b.numpy()))), state=result.model_state),
+    )
     np.testing.assert_allclose(ours, outer(None, model.eval(), (a, b))[0].item(), rtol=1e-12)
     model.load_state_dict(before)
 
@@ -132,7 +146,11 @@ def test_modes():
     _ = as_is
     mixed = bl.torch.front(model, inner=inner, outer=outer, inner_mode=None)
     one, other = (
-        mixed.problem.g.evaluate(jnp.zeros(20), start["y0"], bl.Batch(inner=(a, b, numbers), key=jax.random.key(k), state=start["model_state"]))
+        mixed.problem.g.evaluate(
+            jnp.zeros(20),
+            start["y0"],
+            bl.Batch(inner=(a, b, numbers), key=jax.random.key(k), state=start["model_state"]),
+        )
         for k in (0, 1)
     )
     assert one.loss != other.loss
@@ -165,7 +183,9 @@ def test_a_run_with_dropout_resumes_bit_for_bit(tmp_path):
     _, fresh = front_of(0.3)
     of_other_front = bl.run(solver_of(fresh), data=data, steps=4, resume=tmp_path)
     for other in (joined, from_disk, of_other_front):
-        same = jax.tree.map(np.array_equal, (whole.x, whole.y, whole.model_state), (other.x, other.y, other.model_state))
+        same = jax.tree.map(
+            np.array_equal, (whole.x, whole.y, whole.model_state), (other.x, other.y, other.model_state)
+        )
         assert all(jax.tree.leaves(same))
 
 
@@ -189,8 +209,12 @@ def test_x_of_every_kind(kind):
     x0 = front.x0 if kind == "module" else x0
     a, b, _ = rows()
     before = copy.deepcopy(weigher.state_dict())
-    result = bl.run(solver_of(front), x0, **front.start, data=bl.Batch(inner=(a, b), outer=(a, b)), steps=3).check()
-    moved = jax.tree.map(lambda new, old: not np.array_equal(new, old), result.x, jax.tree.map(np.asarray, x0))
+    result = bl.run(
+        solver_of(front), x0, **front.start, data=bl.Batch(inner=(a, b), outer=(a, b)), steps=3
+    ).check()
+    moved = jax.tree.map(
+        lambda new, old: not np.array_equal(new, old), result.x, jax.tree.map(np.asarray, x0)
+    )
     assert all(jax.tree.leaves(moved))
     if kind == "module":
         assert all(torch.equal(weigher.state_dict()[name], before[name]) for name in before)
@@ -219,7 +243,7 @@ def test_x_as_the_initialization():
 def test_mappings_from_a_loader_reach_the_loss_as_dicts():
     from collections import UserDict
 
-    a, b, numbers = rows(8)
+    a, b, _ = rows(8)
     model = nn.Linear(3, 3).double()
 
     def loss(x, model, batch):
@@ -227,7 +251,13 @@ def test_mappings_from_a_loader_reach_the_loss_as_dicts():
 
     front = bl.torch.front(model, inner=loss, outer=loss)
     encoding = UserDict(inputs=UserDict(a=a), labels=b)
-    result = bl.run(solver_of(front), jnp.ones(1), **front.start, data=bl.loaders(inner=[encoding], outer=[encoding]), steps=2)
+    result = bl.run(
+        solver_of(front),
+        jnp.ones(1),
+        **front.start,
+        data=bl.loaders(inner=[encoding], outer=[encoding]),
+        steps=2,
+    )
     assert result.check().steps == 2
 
 
@@ -260,7 +290,9 @@ def test_an_example_shows_which_keywords_are_needed():
     assert (random.problem.g.extras, random.problem.f.extras) == ({"key", "state"}, {"state"})
     linear = nn.Linear(3, 3).double()
     loss = lambda x, model, batch: model(batch).square().mean() * x.sum()
-    front = bl.torch.front(linear, inner=loss, outer=loss, x=torch.ones(1), example=bl.Batch(inner=a, outer=a))
+    front = bl.torch.front(
+        linear, inner=loss, outer=loss, x=torch.ones(1), example=bl.Batch(inner=a, outer=a)
+    )
     assert front.problem.wants == frozenset()
     assert front.start["model_state"] is None
 
@@ -300,7 +332,9 @@ def test_a_front_exports_each_shape_once(monkeypatch):
 
 
 def test_a_level_describes_itself_alike_in_every_process():
-    texts = [str(Level("inner", inner, front._model, None, "train").about) for _, front in (front_of(), front_of())]
+    texts = [
+        str(Level("inner", inner, front._model, None, "train").about) for _, front in (front_of(), front_of())
+    ]
     assert texts[0] == texts[1]
     assert str(Level("inner", inner, front_of(0.5)[1]._model, None, "train").about) != texts[0]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from bilevel.loop.driver import DECIDES, LAST, SEES, back_to, has_diverged, recovered
@@ -14,6 +15,7 @@ from bilevel.loop.policies import NoHooks, lost
 from bilevel.loop.result import Result
 from bilevel.loop.status import Code, Status, interrupted
 from bilevel.loop.trace import Columns
+from bilevel.words import shown
 
 RANKS = DECIDES, SEES, LAST
 
@@ -52,7 +54,15 @@ class HookRunner(NoHooks):
         for hook in self.hooks:
             self._begun.append(hook)
             progress, _ = self._call(hook.begin, plan, progress, self._event(plan, progress, {}))
-        return progress
+        return self._call(self._check_names, plan, progress, self._event(plan, progress, {}))[0]
+
+    def _check_names(self, event: Event) -> None:
+        """Raise if two hooks measure numbers of the same name."""
+        names = sorted(name for probe in self._probes for name in probe.names)
+        if twice := [name for name, other in pairwise(names) if name == other]:
+            raise ValueError(
+                f'two hooks measure {shown(twice[0])}: pass name= to bl.hooks.Evaluate, such as name="train"'
+            )
 
     def end(self, plan: Plan, progress: Progress, result: Any) -> Progress:
         """Call `end` of every hook that was called at the beginning."""
@@ -135,9 +145,13 @@ class HookRunner(NoHooks):
     def _event(self, plan: Plan, progress: Progress, rows: Columns) -> Event:
         probes = self._probes
         values = {name: value for probe in probes for name, value in probe.values(progress.step).items()}
-        self._probed |= values.keys()
-        probed = frozenset(self._probed) if probes else None
-        return replace(plan.event(plan, progress, rows), probes=values, probed=probed)
+        self._probed.update(*(probe.names for probe in probes))
+        event = replace(plan.event(plan, progress, rows), probes=values)
+        return replace(
+            event,
+            probed=frozenset(self._probed) if probes else None,
+            awaited=not all(probe.names for probe in probes),
+        )
 
     def _call_probes(self, plan: Plan, progress: Progress, start: int) -> Progress:
         if self._probes and progress.step > start:

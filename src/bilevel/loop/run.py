@@ -56,8 +56,9 @@ def run(
             trace, in addition to its scalars ("outer_value", "hypergradient_norm" and the metrics).
         tol: stop at the first step whose stationarity measure is at most this; short for
             `bl.hooks.Tolerance`.
-        progress: True draws a progress bar on a terminal or in a notebook, short for `bl.hooks.Progress`;
-            "live" shows the run's numbers with their trends, short for `bl.hooks.Live`.
+        progress: True draws a progress bar on a terminal or in a notebook, and elsewhere writes one line per
+            minute, short for `bl.hooks.Progress`; "live" shows the run's numbers with their trends, short for
+            `bl.hooks.Live`.
         hooks: functions of a `bl.hooks.Event`, called between chunks; see `bl.hooks`.
         checkpoint: a folder to save the run into while it runs; short for `bl.hooks.Checkpoint`.
         resume: the result of an earlier run of the same solver on the same data, or a folder of its

@@ -43,11 +43,20 @@ def of_result(result: "Result") -> tuple[str, Rows]:
     rows = [(title(name), course_of(name, column)) for name, column in columns.items()]
     others = [name for name in trace if name not in {STEP, *columns}]
     rows += [("also traced", listed(others))] if others else []
-    rows += [("probed", listed(name for name in result.probes if name != "step"))] if result.probes else []
+    rows += _probed(result)
     rows += [("x", shapes(result.x)), ("y", shapes(result.y))]
     if result.halvings:
         rows.append(("step sizes", f"cut at step {', '.join(str(step) for step, *_ in result.halvings)}"))
     return f"{ending(result)}, {result.seconds:.1f} s", [*rows, ("status", result.status.message)]
+
+
+def _probed(result: "Result") -> Rows:
+    """Return the courses of the first numbers of probes, and the names of the others."""
+    columns = {name: column[~np.isnan(column)] for name, column in numbers_in(result.probes).items()}
+    shown = [name for name, column in columns.items() if column.size and name not in result.trace][:MOST]
+    others = [name for name in result.probes if name not in {STEP, *shown}]
+    rows = [(one_line(name), course_of(name, columns[name])) for name in shown]
+    return rows + ([("also probed" if shown else "probed", listed(others))] if others else [])
 
 
 def of_sweep(found: "Sweep") -> tuple[str, Rows]:

@@ -149,9 +149,9 @@ class Log:
         return frozenset(name for row in self._probes for name in row) - {STEP}
 
     def probes(self, more: Sequence[Probed] = ()) -> dict[str, np.ndarray]:
-        """Return one row per call of a probe, including the rows `more` that a probe still holds.
+        """Return one row per step at which a probe was called, including the rows `more` that probes still hold.
 
-        A name missing in a call is NaN in its row, or None if it is not numeric.
+        A name missing at a step is NaN in its row, or None if it is not numeric.
         """
         rows = [*self._probes, *_numbered(more)]
         names = list(dict.fromkeys(name for row in rows for name in row))
@@ -184,7 +184,11 @@ def join(rows: list[Columns]) -> PyTree:
 
 
 def _numbered(rows: Sequence[Probed]) -> list[dict[str, Any]]:
-    return [{"step": step, **values} for step, values in rows]
+    """Return one row per step, with the values of all probes."""
+    joined: dict[int, dict[str, Any]] = {}
+    for step, values in sorted(rows, key=lambda row: row[0]):
+        joined.setdefault(step, {STEP: step}).update(values)
+    return [*joined.values()]
 
 
 def _column(values: list[Any]) -> np.ndarray:

@@ -85,13 +85,17 @@ def tune(
     center, value, y = _single(solver, size, y0, with_center)
     data, x = with_center(center, strength(value)), np.full(size, center)
     stop = bl.hooks.EarlyStopping(patience=PATIENCE, least=LEAST * abs(value))
-    keep = lambda state, info: {"x": state.x}
     options = bl.RunOptions(every=EVERY)
-    result = bl.run(solver, x, y, data=data, hooks=[stop], record=keep, options=options, **run).check()
+    result = bl.run(solver, x, y, data=data, hooks=[stop], record=_tried, options=options, **run).check()
     values, curve = result.trace["outer_value"], result.trace["outer/loss"]
     xs = np.concatenate([x[None], result.trace["x"]])  # at the start of each step
     best = int(np.nanargmin(values))
     return Tuned(xs[best], result.y, curve, best)
+
+
+def _tried(state: Any, info: bl.Info) -> dict[str, Any]:
+    """Return x for the trace. Not defined in `tune`, because a new record is compiled again at every fit."""
+    return {"x": state.x}
 
 
 def _single(solver: Any, size: int, y: Any, with_center: Any) -> tuple[float, float, Any]:

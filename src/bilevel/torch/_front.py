@@ -2,7 +2,7 @@
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -71,10 +71,10 @@ def front(
         front.load(result)
 
     Args:
-        model: the module to train. Parameters that do not require gradients stay as they are. The module does not change
-            until `load`.
-        inner: the inner loss, a function of `(x, model, batch)` or `(x, model)` in torch. It returns a tensor, or a tensor
-            and a dict of metrics.
+        model: the module to train. Parameters that do not require gradients stay as they are. The module does not
+            change until `load`.
+        inner: the inner loss, a function of `(x, model, batch)` or `(x, model)` in torch. It returns a tensor, or a
+            tensor and a dict of metrics.
         outer: the outer loss, likewise.
         x: a second module, if x is one: the losses receive it as x, and `front.x0` has its parameters. With
             `example`, also tensors with the shapes of x.
@@ -124,7 +124,9 @@ class Level(Reader):
         kinds = inspect.Parameter
         batch = kinds("batch", kinds.POSITIONAL_OR_KEYWORD, default=None)
         named = [kinds(name, kinds.KEYWORD_ONLY) for name in sorted(self.wants)]
-        return inspect.Signature([kinds("x", kinds.POSITIONAL_ONLY), kinds("y", kinds.POSITIONAL_ONLY), batch, *named])
+        return inspect.Signature(
+            [kinds("x", kinds.POSITIONAL_ONLY), kinds("y", kinds.POSITIONAL_ONLY), batch, *named]
+        )
 
     def __call__(self, x: Any, y: Any, batch: Any = None, *, key: Any = None, state: Any = None) -> Any:
         meta = "x" in self.modules
@@ -170,9 +172,13 @@ def _others(model: Tensors, meta: Tensors | None) -> dict[str, torch.Tensor]:
 
 def _check(model: Any, inner: Any, outer: Any, inner_mode: Any, outer_mode: Any) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}: pass the module itself")
+        raise TypeError(
+            f"model must be a torch.nn.Module, not {type(model).__name__}: pass the module itself"
+        )
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError("the module has no parameter that requires a gradient, so there is no y: unfreeze one")
+        raise ValueError(
+            "the module has no parameter that requires a gradient, so there is no y: unfreeze one"
+        )
     for name, loss in (("inner", inner), ("outer", outer)):
         if not callable(loss):
             raise TypeError(f"{name} must be a function (x, model, batch), not {type(loss).__name__}")

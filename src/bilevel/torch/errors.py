@@ -20,20 +20,25 @@ BRANCH = (
 )
 SHAPE = "the shape of a tensor depends on the data: use torch.where instead of indexing by a mask or torch.nonzero"
 FAILED = (
-    "torch.export refuses the {level} loss: {error}{line}. A loss can use operations of torch, but neither NumPy nor `.data`"
+    "torch.export refuses the {level} loss: {error}{line}. A loss can use operations of torch, but neither NumPy nor "
+    "`.data`"
 )
 GRADIENT = (
-    "the loss or the module calls torch.autograd.grad without create_graph=True, whose result torch takes for a constant: "
-    "pass create_graph=True, and .detach() the result if it is meant as a constant"
+    "the loss or the module calls torch.autograd.grad without create_graph=True, whose result torch takes for a "
+    "constant: pass create_graph=True, and .detach() the result if it is meant as a constant"
 )
 OWN_FUNCTION = (
     "{name} is a torch.autograd.Function, whose own backward pass torch.export drops: write it with torch operations, "
     "or as a torch.library.custom_op and register that with bl.torch.register"
 )
 PARAMETER = (
-    "the {level} loss uses the parameter {name!r} of the module from outside: use the argument `model` of the loss"
+    "the {level} loss uses the parameter {name!r} of the module from outside: "
+    "read it from the argument `model` of the loss instead"
 )
-WRITTEN = "the {level} loss changes the parameter {name!r} in place: return a loss, and let the solver change it"
+WRITTEN = (
+    "the {level} loss changes the parameter {name!r} in place: "
+    "return a loss, and let the solver change the parameter instead"
+)
 
 
 class ExportError(ValueError):

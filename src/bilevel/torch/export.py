@@ -31,7 +31,9 @@ class Graph(NamedTuple):
     """An exported loss."""
 
     nodes: tuple[torch.fx.Node, ...]
-    inputs: tuple[tuple[torch.fx.Node, str, Any], ...]  # node, kind ("leaf", "tensor" or "constant"), which one
+    inputs: tuple[
+        tuple[torch.fx.Node, str, Any], ...
+    ]  # node, kind ("leaf", "tensor" or "constant"), which one
     results: tuple[Any, ...]  # of the nodes: the loss, then the metrics
     metrics: tuple[str, ...]
     written: dict[str, Any]  # the new values of buffers, by name
@@ -135,7 +137,7 @@ def _adapted() -> Iterator[None]:
 
 
 def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
-    """Mark the nodes that torch does not differentiate. Decompositions keep the marks but drop `detach` and `no_grad`."""
+    """Mark the nodes that torch does not differentiate. Decompositions keep marks but drop `detach` and `no_grad`."""
     for node in part.graph.nodes:
         if node.op != "call_function":
             continue
@@ -153,16 +155,18 @@ def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
 
 def _cast_inputs(region: torch.fx.GraphModule, dtype: torch.dtype) -> None:
     """Cast the inputs of nodes whose results autocast makes narrow. Otherwise it misses operations that stay whole."""
-    type_of = lambda node: getattr(node.meta.get("val"), "dtype", None)
+
+    def cast(arg: torch.fx.Node) -> torch.fx.Node:
+        if getattr(arg.meta.get("val"), "dtype", None) != torch.float32:
+            return arg
+        return region.graph.call_function(ATEN._to_copy.default, (arg,), {"dtype": dtype})
+
     for node in region.graph.nodes:
         out = node.meta.get("val")
         first = out[0] if isinstance(out, tuple | list) and out else out
-        if node.op != "call_function" or getattr(first, "dtype", None) != dtype or str(node.target) not in TABLE:
-            continue
-        with region.graph.inserting_before(node):
-            cast = lambda arg: region.graph.call_function(ATEN._to_copy.default, (arg,), {"dtype": dtype})
-            narrow = lambda arg: cast(arg) if type_of(arg) == torch.float32 else arg
-            node.args = torch.fx.node.map_arg(node.args, narrow)
+        if str(node.target) in TABLE and getattr(first, "dtype", None) == dtype:
+            with region.graph.inserting_before(node):
+                node.args = torch.fx.node.map_arg(node.args, cast)
     region.recompile()
 
 
@@ -246,7 +250,9 @@ def _explained(level: str) -> Iterator[None]:
     except ExportError as error:
         raise ExportError(str(error) + errors.line_of_error(error)) from None
     except Exception as error:
-        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # it changes warning filters
+        from torch.fx.experimental.symbolic_shapes import (
+            GuardOnDataDependentSymNode,  # it changes warning filters
+        )
 
         if isinstance(error, GuardOnDataDependentSymNode):
             raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None

@@ -22,10 +22,10 @@ def evaluate(
     """Return the loss and the metrics, and the new values of the buffers that the graph writes."""
     values: dict[torch.fx.Node, Any] = {}
     for node, kind, which in graph.inputs:
-        given = {"leaf": lambda: leaves[which], "tensor": lambda: tensors[which], "constant": lambda: to_jax(which)}
-        values[node] = given[kind]()
-        if "val" in node.meta and kind == "leaf":
-            values[node] = values[node].astype(jax_type(node.meta["val"].dtype))
+        if kind == "leaf":
+            values[node] = leaves[which].astype(jax_type(node.meta["val"].dtype))
+        else:
+            values[node] = tensors[which] if kind == "tensor" else to_jax(which)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         for number, node in enumerate(graph.nodes):
             values[node] = _result(node, values, key, number)

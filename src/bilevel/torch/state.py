@@ -32,8 +32,8 @@ class Tensors:
             twin = copy.deepcopy(self.module, memo)
         except Exception as error:
             raise TypeError(
-                f"the module {type(self.module).__name__} cannot be copied ({error}): let it hold only tensors, modules "
-                "and plain values"
+                f"the module {type(self.module).__name__} cannot be copied ({error}): let it hold only tensors, "
+                "modules and plain values"
             ) from error
         return twin if mode is None else twin.train(mode == "train")
 
@@ -63,18 +63,22 @@ def check_tensors(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise if JAX cannot use a tensor, or would round it."""
     for name, tensor in tensors.items():
         if torch.nn.parameter.is_lazy(tensor):
-            raise ValueError(f"the parameter {name!r} of the module has no shape yet: call the module on a batch first")
+            raise ValueError(
+                f"the parameter {name!r} of the module has no shape yet: call the module on a batch first"
+            )
         if tensor.layout is not torch.strided or tensor.dtype not in TO_JAX:
             raise TypeError(
                 f"the tensor {name!r} of the module is {tensor.dtype} with layout {tensor.layout}, which JAX has no "
                 "array for: convert it to a dense tensor of floats first"
             )
         if tensor.device.type == "meta":
-            raise ValueError(f"the tensor {name!r} of the module has no values (device meta): load the weights first")
+            raise ValueError(
+                f"the tensor {name!r} of the module has no values (device meta): load the weights first"
+            )
         if tensor.device.type != "cpu" and jax.default_backend() == "cpu":
             raise ValueError(
-                f"the tensor {name!r} of the module is on {tensor.device}, and JAX runs on the CPU: call model.cpu(), or "
-                "install JAX for that device"
+                f"the tensor {name!r} of the module is on {tensor.device}, and JAX runs on the CPU: call model.cpu(), "
+                "or install JAX for that device"
             )
         if tensor.dtype.is_floating_point and jax_type(tensor.dtype).itemsize < tensor.dtype.itemsize:
             raise TypeError(

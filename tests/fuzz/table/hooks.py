@@ -1,5 +1,7 @@
 """Hooks, which are checked when they are made."""
 
+import numpy as np
+
 import bilevel as bl
 from fuzz.call import Call
 
@@ -15,6 +17,18 @@ CALLS = [
     ),
     Call("bl.hooks.Tolerance", hooks.Tolerance, {"tol": 0.1}, {"tol": "plain positive"}),
     Call("bl.hooks.Probe", hooks.Probe, {"probe": lambda s, i: {}}, {"probe": "function"}),
+    Call(
+        "bl.hooks.Evaluate",
+        hooks.Evaluate,
+        {"function": lambda x, y, batch: {}, "data": np.ones((4, 2), np.float32), "every": 3},
+        {
+            "function": "function",
+            "data": "evaluated",
+            "every": "large count",
+            "size": "count or none",
+            "name": "text or none",
+        },
+    ),
     Call("bl.hooks.CSV", hooks.CSV, log, {"path": "file", "thin": "large count"}),
     Call("bl.hooks.JSONLines", hooks.JSONLines, log, {"path": "file", "thin": "large count"}),
     Call(

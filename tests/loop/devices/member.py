@@ -172,14 +172,16 @@ def agreements():
     except bl.RunError as error:
         say(what=what, part="raised", error=str(error))
     lines = os.path.join(folder, "lines.csv")
-    run(
-        hooks=[bl.hooks.CSV(lines), bl.hooks.Best()],
+    valid = bl.hooks.Evaluate(nets.outer, nets.batch(32).outer, every=4, size=10, name="valid")
+    result = run(
+        hooks=[bl.hooks.CSV(lines), bl.hooks.Best("valid/loss"), valid],
         checkpoint=folder + "/clock",
         save_every=timedelta(seconds=1e-3),
     )
     saved = sorted(int(each) for each in os.listdir(folder + "/clock") if each.isdecimal())
     with open(lines) as file:
-        say(what=what, part="files", rows=len(file.readlines()), saved=saved)
+        valid = [float(value) for value in result.probes["valid/loss"]]
+        say(what=what, part="files", rows=len(file.readlines()), saved=saved, valid=valid)
     apart = bl.Problem(inner=lambda x, y: ((y - x) ** 2).sum(), outer=lambda x, y: (y**2).sum())
     ask = dict(
         steps=20,

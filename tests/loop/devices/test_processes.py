@@ -66,6 +66,15 @@ def alone(steps=12):
     return run(steps).trace["outer_value"]
 
 
+def evaluated(steps):
+    """The outer loss on the 16 rows that the members evaluate, at every fourth state."""
+    keep = lambda state, info: {"y": state.y}
+    states = run(steps, record=keep).trace["y"]
+    rows = nets.batch(32).outer
+    each = [jax.tree.map(lambda a, i=i: a[i], states) for i in range(3, steps, 4)]
+    return [float(nets.outer(None, y, rows)) for y in each]
+
+
 def test_what_one_process_decides_all_do(tmp_path):
     """A stop, Ctrl-C, an error, a loader's end, SIGTERM in one process end both; files are written once."""
     first, second = (
@@ -77,6 +86,7 @@ def test_what_one_process_decides_all_do(tmp_path):
         assert (said["interrupted"]["steps"], said["interrupted"]["code"]) == (4, "interrupted")
         assert "ZeroDivisionError" in said["raised"]["error"]
         assert said["files"]["rows"] == 13
+        np.testing.assert_allclose(said["files"]["valid"], evaluated(12), rtol=1e-9)
         assert len(said["files"]["saved"]) == 3
         assert said["halved"]["halvings"]
         assert (said["shorter"]["steps"], said["shorter"]["code"]) == (3, "exhausted")

@@ -115,6 +115,19 @@ def test_minibatches_are_split_too():
 
 
 @pytest.mark.slow
+def test_parameters_that_are_split_are_evaluated_as_whole_ones():
+    """On rows that eight devices do not divide, from arrays on the host, on a device, and on the mesh."""
+    host = jax.tree.map(lambda a: a[:10], nets.batch().outer)
+    mesh = NamedSharding(MESH, P())
+    kinds = {"host": host, "device": jax.tree.map(jnp.asarray, host), "mesh": jax.device_put(host, mesh)}
+    solver = SOLVERS["soba"](nets.problem)
+    hooks = [bl.hooks.Evaluate(nets.outer, data, every=5, size=4, name=name) for name, data in kinds.items()]
+    found, alone = run(solver, mesh=FSDP, hooks=hooks).probes, run(solver)
+    for name in kinds:
+        np.testing.assert_allclose(found[f"{name}/loss"], [nets.outer(None, alone.y, host)], rtol=1e-8)
+
+
+@pytest.mark.slow
 def test_a_loader_s_batches_are_placed_as_they_come():
     whole = nets.batch()
     rows = lambda i: slice(8 * i, 8 * i + 8)

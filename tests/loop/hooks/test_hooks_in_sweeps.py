@@ -162,6 +162,7 @@ def test_the_table_has_every_attribute():
     fields = {"decides", "last", "stride", "note", "once", "of_one_run", "reads_info"}
     of_probes = {
         "measures",
+        "names",
         "rows",
         "asks",
         "diagnosis",

@@ -5,6 +5,7 @@ import re
 import sys
 import types
 from contextlib import nullcontext
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +117,17 @@ def test_a_history_is_short_however_long_the_run_and_forgets_what_is_taken_back(
     history.add(500, {"a": np.array([-7.0])})
     assert history.steps.max() <= 500
     assert history.course("a")[-1] == -7.0
+
+
+def test_a_number_that_is_first_measured_late_has_a_course_from_the_start():
+    history = History()
+    for first in range(0, 3000, 30):
+        late = {"b": np.full(30, 2.0 + first)} if first >= 900 else {}
+        history.add(first, {"a": np.arange(30.0) + first} | late)
+    assert len(history.columns["a"]) == len(history.columns["b"]) == len(history.steps)
+    expected = np.where(history.steps < 900, 902.0, 2.0 + history.steps // 30 * 30)
+    np.testing.assert_array_equal(history.columns["b"], expected)
+    assert history.lowest["b"] == 902.0
 
 
 def history_of(values, norm=1.0) -> History:
@@ -231,13 +243,42 @@ def test_pictures_are_paced_by_the_clock(as_users_see_it):
 
 
 def event(step, seconds, values):
-    rows = {"outer_value": np.array(values)} if values else {}
-    return types.SimpleNamespace(step=step, total=100, info=None, trace=rows, seconds=seconds, name="AID")
+    rows = {"outer_value": np.array(values), "hypergradient_norm": np.ones(len(values))} if values else {}
+    return bl.hooks.Event(step, 100, None, None, rows, seconds, "AID")
 
 
 def test_without_a_terminal_nothing_is_shown(aid, capsys):
     bl.run(aid, X0, Y0, steps=10, progress="live")
     assert capsys.readouterr() == ("", "")
+
+
+def log_of(events):
+    """What `progress=True` writes where there is no terminal."""
+    console = Console(file=io.StringIO(), force_terminal=False)
+    bar = bl.hooks.Progress()
+    bar._console = console
+    bar.begin(event(0, 0.0, []))
+    for each in events:
+        bar(each)
+    bar.end(None)
+    return written(console).splitlines()
+
+
+def test_without_a_terminal_progress_is_a_line_per_minute(as_users_see_it):
+    lines = log_of(event(k, 7.0 * k, [1.0 / k]) for k in range(1, 101))
+    assert lines[0] == "AID 9/100 in 1:03, 0.14 it/s, 10:37 left, f 0.1111  ‖∇Φ‖≈1.00e+00"
+    assert [line.split()[1] for line in lines] == [f"{k}/100" for k in (*range(9, 100, 9), 100)]
+    assert lines[-1] == "AID 100/100 in 11:40, f 0.01  ‖∇Φ‖≈1.00e+00"
+
+
+def test_a_run_of_less_than_a_minute_leaves_no_line(as_users_see_it):
+    assert log_of(event(k, 0.5 * k, [1.0]) for k in range(1, 101)) == []
+
+
+def test_a_line_has_the_newest_numbers_of_probes(as_users_see_it):
+    probed = lambda k: {"accuracy": 0.01 * k, "many": np.ones(2)} if k % 20 == 0 else {}
+    lines = log_of(replace(event(k, 1.0 * k, [1.0]), probes=probed(k)) for k in range(1, 101))
+    assert [line.rpartition(", ")[2] for line in lines] == ["accuracy 0.6", "accuracy 1"]
 
 
 def test_in_a_notebook_one_output_is_replaced(aid, monkeypatch):

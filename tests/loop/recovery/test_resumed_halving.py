@@ -1,6 +1,7 @@
 """A run with on_divergence="halve" that is cut anywhere and resumed is the unbroken run, bit for bit."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -125,12 +126,17 @@ def test_a_checkpoint_of_a_run_under_way_has_the_place_to_go_back_to(unbroken, t
     same(bl.run(WILD, steps=118, resume=blown_up, **with_options(HALVE)), unbroken)
 
 
+@cache
+def jumping(thin):
+    options = dict(steps=70, thin=thin, on_divergence="halve", every=10)
+    return options, bl.run(jump(30), *SMALL, data=Numbered(70), **with_options(options))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("cut", "thin"), [(3, 7), (31, None), (32, 7), (40, None)])
 def test_from_a_loader_with_a_thinned_trace_and_an_optax_rule(cut, thin, tmp_path):
     """It diverges after step 30, in the middle of the run."""
-    options = dict(steps=70, thin=thin, on_divergence="halve", every=10)
-    whole = bl.run(jump(30), *SMALL, data=Numbered(70), **with_options(options))
+    options, whole = jumping(thin)
     assert whole.halvings
     assert whole.halvings[0][0] >= 20
     half = bl.run(

@@ -77,7 +77,9 @@ class Loaders:
 
 def as_dicts(batch: Any) -> Any:
     """Return the batch with dicts in place of other mappings, such as batches of Hugging Face tokenizers."""
-    plain = lambda leaf: {key: as_dicts(each) for key, each in leaf.items()} if isinstance(leaf, Mapping) else leaf
+    plain = lambda leaf: (
+        {key: as_dicts(each) for key, each in leaf.items()} if isinstance(leaf, Mapping) else leaf
+    )
     return jax.tree.map(plain, batch)
 
 

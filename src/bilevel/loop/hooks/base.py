@@ -44,6 +44,7 @@ class Hook:
     asks: str | None = None
     diagnosis: Any = None  # for `result.diagnosis`
     rows: Any = ()  # of a hook that measures: (step, numbers), for `result.probes`
+    names: frozenset[str] = frozenset()  # of these numbers, as far as they are known
 
     def begin(self, event: Event) -> None:
         """Prepare for the run; called before the first chunk."""

@@ -1,8 +1,8 @@
 """Pictures of a run for terminals of any width and for notebooks, drawn by rich."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -15,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevel.loop.hooks.outlook import Outlook
-from bilevel.words import printable
+from bilevel.words import one_line, printable
 
 LEVELS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"  # the second for ASCII terminals
 WIDE = 20.0  # a trend is logarithmic if its largest value exceeds its smallest by more than this factor
 STYLES = {"good": "green", "fine": "cyan", "doubtful": "yellow", "bad": "bold red"}
 NARROW, MEDIUM, ROOMY = 44, 60, 84  # characters; below the first, only the name and the count are drawn
 NOTEBOOK = 96  # characters, the width in a notebook
+MINUTE = 60.0  # seconds between two lines where there is neither
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,23 @@ class View:
     lines: Sequence[Line] = ()
     outlook: Outlook | None = None
     numbers: str = ""  # in the line of the bar
+    probed: Mapping[str, float] = field(default_factory=dict)  # newest numbers of probes, for a log
+
+    def in_words(self) -> str:
+        """Return one line for a log."""
+        probed = (f"{one_line(name)} {value:.4g}" for name, value in self.probed.items())
+        speed = (self._speed(), f"{self._left()} left") if self._left() else ()
+        place = f"{self.name} {self.step:,}/{self.total:,} in {clock(self.seconds)}"
+        return ", ".join([place, *speed, self.numbers, *probed])
+
+    def _speed(self) -> str:
+        rate = f"{self.rate:,.0f}" if self.rate >= 10 else f"{self.rate:.2g}"
+        return f"{rate} it/s" if np.isfinite(self.rate) else "compiling"
+
+    def _left(self) -> str:
+        """Return the time until the end, or "" if it is unknown or past."""
+        left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
+        return clock(left) if self.step < self.total and np.isfinite(left) else ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         yield self._head(options)
@@ -71,12 +89,8 @@ class View:
         cells: list[Any] = [Text(self.name, style="bold"), Text(f"{self.step:,}/{self.total:,}")]
         if options.max_width >= NARROW:
             bar = ProgressBar(max(self.total, 1), self.step, complete_style="blue", finished_style="green")
-            rate = f"{self.rate:,.0f}" if self.rate >= 10 else f"{self.rate:.2g}"
-            speed = Text(f"{rate} it/s" if np.isfinite(self.rate) else "compiling", style="dim")
-            left = (self.total - self.step) / self.rate if self.rate > 0 else np.nan
-            under_way = self.step < self.total and np.isfinite(left)
-            cells = [cells[0], bar, cells[1], speed]
-            cells.append(Text(f"{clock(left)} left" if under_way else clock(self.seconds)))
+            time = f"{self._left()} left" if self._left() else clock(self.seconds)
+            cells = [cells[0], bar, cells[1], Text(self._speed(), style="dim"), Text(time)]
         if self.numbers and options.max_width >= MEDIUM:
             cells.append(Text(printable(self.numbers, options), style="cyan"))
         table = _grid()
@@ -138,17 +152,34 @@ class Screen(NamedTuple):
     close: Callable[[], None]
 
 
-def screen(console: Console) -> Screen | None:
-    """Return the terminal or the notebook's cell of a console; `None` if it has neither."""
+def screen(console: Console, logs: bool) -> Screen | None:
+    """Return the terminal or the notebook's cell of a console. If it has neither, return its log, or None."""
     if console.is_jupyter:
         return _cell()
     if not console.is_terminal:
-        return None
+        return _log(console.file) if logs else None
     # Other output appears above the region. Redirect only what would appear on the same terminal, not files.
     out, err = is_terminal(sys.stdout), is_terminal(sys.stderr)
     region = Live(console=console, auto_refresh=False, redirect_stdout=out, redirect_stderr=err)
     region.start()
     return Screen(lambda picture: region.update(picture, refresh=True), region.stop)
+
+
+def _log(file: Any) -> Screen:
+    """Write one line per minute; in the end also the last picture, if there were lines before."""
+    shown: list[View] = []  # the last picture
+    written: list[View] = []  # the last one in the log
+
+    def write(view: View) -> None:
+        written[:] = [view]
+        print(printable(view.in_words(), file), file=file, flush=True)
+
+    def show(view: View) -> None:
+        shown[:] = [view]
+        if view.seconds - (written[0].seconds if written else 0.0) >= MINUTE:
+            write(view)
+
+    return Screen(show, lambda: write(shown[0]) if written and written != shown else None)
 
 
 def _cell() -> Screen:

@@ -32,8 +32,11 @@ class Event:
     # The number of lanes of a sweep; they are the first axis of its columns and state.
     lanes: int | None = None
     probes: dict[str, Any] = field(default_factory=dict)  # the values of the run's probes at this step
-    # The names that probes have returned so far, also before a resume. None: there is no probe.
+    # The names that probes have returned so far, also before a resume, or will return. None: there is no probe.
     probed: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    awaited: bool = field(
+        default=False, repr=False, compare=False
+    )  # whether a probe has returned nothing yet
 
     def so_far(self) -> Any:
         """Return the `Result` as if the run ended here. The next chunk may free its state: copy it."""
@@ -91,9 +94,13 @@ class Event:
 
     def newest(self) -> dict[str, Any]:
         """Return the newest value of every column and every scalar probe, by name, as a tracker logs them."""
+        columns = numbers_in(self.trace, 1 if self.lanes is None else 2)
+        return {name: self._newest(column) for name, column in columns.items()} | self.probed_numbers()
+
+    def probed_numbers(self) -> dict[str, float]:
+        """Return the numbers of probes at this step, without the names that the trace has too."""
         probed = {name: np.atleast_1d(value) for name, value in self.probes.items() if np.ndim(value) == 0}
-        columns = numbers_in(probed | self.trace, 1 if self.lanes is None else 2)
-        return {name: self._newest(column) for name, column in columns.items()}
+        return {name: float(value[0]) for name, value in numbers_in(probed).items() if name not in self.trace}
 
     def _newest(self, column: Any) -> Any:
         return float(column[-1]) if self.lanes is None else column[:, -1]
@@ -115,7 +122,7 @@ class Event:
                     "return a float"
                 )
             return value[None]
-        if self.probed is not None and (name in self.probed or not self.probed):
+        if self.probed is not None and (name in self.probed or self.awaited):
             return np.empty(0)  # not returned this time
         known = sorted({*self.trace, *(self.probed or ())})
         where = "the trace has" if self.probed is None else "the trace and the probes have"

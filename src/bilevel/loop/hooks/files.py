@@ -1,11 +1,11 @@
-"""Trace in files that grow during the run: JSON lines, CSV, or TensorBoard events."""
+"""Trace and probes in files that grow during the run: JSON lines, CSV, or TensorBoard events."""
 
 import csv
 import json
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from bilevel.loop.hooks.event import Event
 
 
 class _TraceHook(Hook):
-    """Hook that writes every `thin`-th row of the trace."""
+    """Hook that writes every `thin`-th row of the trace, and every row after whose step a probe was called."""
 
     of_one_run = True
     reads_info = False
@@ -30,8 +30,12 @@ class _TraceHook(Hook):
     def scalars(self, event: Event) -> Iterator[tuple[int, dict[str, Any]]]:
         """Return the steps to write, counted from 0, and their scalars by name."""
         columns = {name: v for name, v in event.trace.items() if isinstance(v, np.ndarray) and v.ndim == 1}
-        for i in range(-event.first % self.thin, len(event.trace["outer_value"]), self.thin):
-            yield event.first + i, {name: values[i].item() for name, values in columns.items()}
+        count, probed = len(event.trace["outer_value"]), event.probed_numbers()
+        wanted = [*range(-event.first % self.thin, count, self.thin)]
+        wanted += [count - 1] if probed and count - 1 not in wanted[-1:] else []
+        for i in wanted:
+            row = {name: values[i].item() for name, values in columns.items()}
+            yield event.first + i, row | (probed if i == count - 1 else {})
 
 
 class _Lines(_TraceHook, ABC):
@@ -43,6 +47,7 @@ class _Lines(_TraceHook, ABC):
         self.path: Path = check_path(path, "path")
         super().__init__(thin)
         self._file: Any = None
+        self._probed: Iterable[str] = ()  # names of probes
         self._length: int | None = None  # of the file, at the checkpoint that the run resumes
 
     def get_state(self) -> dict[str, Any]:
@@ -72,7 +77,7 @@ class _Lines(_TraceHook, ABC):
     def __call__(self, event: Event) -> None:
         if self.note:
             return
-        whole = self._file.tell()
+        whole, self._probed = self._file.tell(), event.probed or ()
         try:
             for step, row in self.scalars(event):
                 self._write({"step": step} | row)
@@ -97,7 +102,8 @@ class _Lines(_TraceHook, ABC):
 class JSONLines(_Lines):
     """Write one JSON object per step: its number, counted from 0, and the scalars of the trace.
 
-    NaN and infinity, which JSON does not have, are written as null.
+    If probes were called after the step, their numbers follow. NaN and infinity, which JSON does not have, are
+    written as null.
 
     Args:
         path: the file; a new run replaces it, a resumed run continues it.
@@ -112,20 +118,32 @@ class JSONLines(_Lines):
 class CSV(_Lines):
     """Write one row per step, under a header: its number, counted from 0, and the scalars of the trace.
 
+    If probes were called after the step, their numbers follow; elsewhere, their columns are empty. The header
+    has the names of every `bl.hooks.Evaluate`, and those that a `bl.hooks.Probe` returned at its first call. A
+    resumed run keeps the header of its file.
+
     Args:
         path: the file; a new run replaces it, a resumed run continues it.
         thin: the number of steps per line.
     """
 
+    def begin(self, event: Event) -> None:
+        super().begin(event)
+        self._columns: list[str] = []
+
     def _write(self, row: dict[str, Any]) -> None:
-        writer = csv.DictWriter(self._file, list(row))
         if self._file.tell() == 0:
-            writer.writeheader()
-        writer.writerow(row)
+            self._columns = [*row, *sorted({*self._probed} - row.keys())]
+            csv.writer(self._file).writerow(self._columns)
+        elif not self._columns:  # a resumed run
+            written = {name.encode("utf-8", "backslashreplace").decode(): name for name in row}
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self._columns = [written.get(name, name) for name in next(csv.reader(file))]
+        csv.DictWriter(self._file, self._columns, extrasaction="ignore").writerow(row)
 
 
 class TensorBoard(_TraceHook):
-    """Write the scalars of the trace as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
+    """Write the scalars of the trace and of probes as TensorBoard events. Needs `pip install "bilevel[tensorboard]"`.
 
     Args:
         folder: the log folder, as for `tensorboard --logdir`.

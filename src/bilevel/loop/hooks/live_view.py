@@ -1,4 +1,4 @@
-"""Progress bar and live view of a run, on a terminal or in a notebook."""
+"""Progress bar and live view of a run, on a terminal or in a notebook, and progress in a log."""
 
 from contextlib import suppress
 from typing import Any
@@ -24,6 +24,7 @@ class Display(Hook):
     reads_info = False
     steers = False
     once = True  # of several processes, only the first draws
+    _logs = False  # whether it writes lines where there is no terminal
     _console: Any = None  # standard error
     _screen: Any = None
 
@@ -33,7 +34,7 @@ class Display(Hook):
         from bilevel.loop.hooks.drawing import screen
 
         self.close()
-        self._screen = screen(self._console or Console(stderr=True))
+        self._screen = screen(self._console or Console(stderr=True), self._logs)
         # Where the rate is measured from. The first chunk includes compilation and does not count for later ones.
         self._marks = [(event.step, event.seconds)]
         self._drawn = 0.0
@@ -83,11 +84,14 @@ class Display(Hook):
 class Progress(Display):
     """Draw a bar with the rate, f and ‖∇Φ‖ on standard error if that is a terminal, or in a notebook's cell.
 
-    Of a sweep it shows the lowest values among the lanes.
+    Elsewhere, as in the log of a job, write one line per minute, also with the newest numbers of probes. Of a
+    sweep it shows the lowest values among the lanes.
     """
 
+    _logs = True
+
     def begin(self, event: Event) -> None:
-        self._numbers = ""
+        self._numbers, self._probed = "", dict[str, float]()
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
@@ -96,11 +100,12 @@ class Progress(Display):
             for name in ("outer_value", "hypergradient_norm")
         )
         self._numbers = f"f {outer:.4g}  ‖∇Φ‖≈{norm:.2e}"
+        self._probed |= event.probed_numbers()
 
     def picture(self) -> Any:
         from bilevel.loop.hooks.drawing import View
 
-        return View(*self._now, numbers=self._numbers)
+        return View(*self._now, numbers=self._numbers, probed=dict(self._probed))
 
 
 class Live(Display):
@@ -108,8 +113,8 @@ class Live(Display):
 
         bl.run(solver, x0, y0, steps=10_000, progress="live")
 
-    It shows the trends of the outer value, the hypergradient, residuals and metrics, the rate, the time left,
-    and the status if the run ended now. It draws between chunks, at most twice per second. In a sweep it
+    It shows the trends of the outer value, the hypergradient, residuals, metrics and probes, the rate, the
+    time left, and the status if the run ended now. It draws between chunks, at most twice per second. In a sweep it
     shows the lowest values among the lanes. The norm of the inner gradient is from the newest step, for
     states of up to 1 MiB. Other output of the program appears above the view. Without a terminal or a
     notebook, nothing is shown.
@@ -132,19 +137,22 @@ class Live(Display):
         self.tol: float | None = tol
 
     def begin(self, event: Event) -> None:
-        self._history, self._inner = History(), np.nan
+        self._history = History()
+        self._held = {INNER: np.nan}  # numbers that are not measured at every step
         self._outlook: Outlook | None = Outlook("starting", "", "fine")
         super().begin(event)
 
     def collect(self, event: Event, due: bool) -> None:
         leaves = jax.tree.leaves(getattr(event.info, "inner_gradient", None)) if due else []
         if leaves and all(getattr(leaf, "is_fully_addressable", False) for leaf in leaves):
-            self._inner = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
+            self._held[INNER] = np.sqrt(sum(np.sum(np.square(np.asarray(leaf, float))) for leaf in leaves))
         rows = numbers_in(event.trace, rank=event.trace["outer_value"].ndim)
         if event.trace["outer_value"].ndim == 2:  # the lanes of a sweep
             rows = {name: np.fmin.reduce(values, axis=0) for name, values in rows.items()}
         count = len(rows["outer_value"])
-        self._history.add(event.step - count, rows | {INNER: np.full(count, self._inner)})
+        self._held |= event.probed_numbers()
+        held = {name: np.full(count, value) for name, value in self._held.items()}
+        self._history.add(event.step - count, rows | held)
         self._outlook = None  # computed by `picture`
 
     def picture(self) -> Any:

@@ -32,7 +32,9 @@ class History:
             self.last[name] = float(values[-1])
             self.lowest[name] = float(np.fmin(np.fmin.reduce(values), self.lowest.get(name, np.inf)))
             if new.size:  # rarely, in a long run
-                self.columns[name] = np.append(self.columns.get(name, np.empty(0)), values[new])
+                # A probe's number comes late: before, the course has its first value.
+                before = self.columns.get(name, np.full(len(self.steps), values[0]))
+                self.columns[name] = np.append(before, values[new])
         if new.size:
             self.steps = np.append(self.steps, first + new)
         while len(self.steps) > MOST:

@@ -1,6 +1,7 @@
-"""Probe: a hook that calls a user's function between chunks and keeps its values."""
+"""Hooks that measure: they keep numbers from between chunks. A probe gets them from a user's function."""
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -10,9 +11,44 @@ from bilevel.callables import asks_for
 from bilevel.checks import check_callable
 from bilevel.loop.hooks.base import FunctionHook, Hook
 from bilevel.loop.hooks.event import Event
+from bilevel.loop.trace import STEP
 
 
-class Probe(Hook):
+class Measurement(Hook):
+    """Hook that measures numbers between chunks, for `result.probes` and for other hooks."""
+
+    of_one_run = True  # not of a sweep
+    measures = True
+
+    def __init__(self):
+        self.rows: list[tuple[int, dict[str, Any]]] = []
+
+    def begin(self, event: Event) -> None:
+        self.rows, self.names = [], frozenset()
+
+    @abstractmethod
+    def measure(self, event: Event) -> dict[str, Any] | None:
+        """Return numbers by name, or None for none at this step."""
+
+    def __call__(self, event: Event) -> None:
+        if (values := self.measure(event)) is not None:
+            self.rows.append((event.step, values))
+            self.names = self.names.union(values)
+
+    def values(self, step: int) -> dict[str, Any]:
+        """Return the latest values if they are from this step, else {}."""
+        return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
+
+    def take_rows(self) -> list[tuple[int, dict[str, Any]]]:
+        rows, self.rows = self.rows, []
+        return rows
+
+    def forget(self, step: int) -> None:
+        """Drop the values after this step, to which the run returned."""
+        self.rows = [row for row in self.rows if row[0] <= step]
+
+
+class Probe(Measurement):
     """Call `probe(state, info)` after every chunk and keep the numbers that it returns in `result.probes`.
 
         def accuracy(state, info, *, model_state):  # or without the keyword, for a model that has no state
@@ -26,42 +62,32 @@ class Probe(Hook):
             gets the model's state.
     """
 
-    of_one_run = True  # not of a sweep
-    measures = True
-
     def __init__(self, probe: Callable[..., dict[str, Any] | None]):
+        super().__init__()
         self.probe: Callable[..., dict[str, Any] | None] = check_probe(probe)
         self._keywords: tuple[str, ...] = _keywords(probe)
-        self.rows: list[tuple[int, dict[str, Any]]] = []
 
-    def __call__(self, event: Event) -> None:
+    def measure(self, event: Event) -> dict[str, Any] | None:
         keywords = {name: getattr(event, name) for name in self._keywords}
         values = self.probe(event.state, event.info, **keywords)
         if values is None:
-            return
+            return None
         if not isinstance(values, dict):
             raise TypeError(
                 f"probe must return a dict of numbers by name, or nothing, not {type(values).__name__}"
             )
-        if "step" in values:
-            raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
+        check_no_step(values)
         # Copies: the next chunk may donate these arrays.
-        self.rows.append((event.step, {name: _own(value) for name, value in values.items()}))
+        return {name: _own(value) for name, value in values.items()}
 
     def decider(self, watched: bool) -> Hook | None:
         return FunctionHook(self.probe) if watched else None
 
-    def values(self, step: int) -> dict[str, Any]:
-        """Return the latest values if they are from this step, else {}."""
-        return self.rows[-1][1] if self.rows and self.rows[-1][0] == step else {}
 
-    def take_rows(self) -> list[tuple[int, dict[str, Any]]]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def forget(self, step: int) -> None:
-        """Drop the values after this step, to which the run returned."""
-        self.rows = [row for row in self.rows if row[0] <= step]
+def check_no_step(values: Iterable[Any]) -> None:
+    """Raise if a number is called "step", as the column of the steps is."""
+    if STEP in values:
+        raise ValueError('a probe\'s "step" is the step it was called at: choose another name')
 
 
 def check_probe(probe: Any) -> Any:

@@ -41,7 +41,7 @@ class IMAML(MetaLearner):
         x, problem, oracles, tasks = state.x, self.problem, self.problem.oracles, by_task(batch, self.name)
 
         def one_task(batch):
-            y, _, inner_gradient, *_ = self.adapt_one(x, batch)
+            y, _, inner_gradient, *_ = self.descend_task(x, batch)
             g, f = oracles.curvature(x, y, batch), oracles.outer_gradients(x, y, batch)
             cross = lambda v: tree.sub(g.cross(v), scaled(self.proximal_weight, v))
             g_hat = with_damping(g, self.proximal_weight)._replace(cross=cross)

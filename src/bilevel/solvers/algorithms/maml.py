@@ -65,6 +65,7 @@ def maml(
         solver = bl.maml(bl.Problem(outer=loss, inner=loss), inner=0.1, outer=1e-3)
         result = bl.run(solver, x0, x0, data=bl.Batch(inner=supports, outer=queries), steps=1000)
         y = solver.adapt(result.x, bl.Batch(inner=new_supports))  # one row per new task
+        y = solver.adapt_one(result.x, bl.Batch(inner=support))  # a single task, without an axis of tasks
 
     Args:
         problem: the two objectives of one task; x and y have the same tree.
@@ -85,7 +86,7 @@ class FOMAML(MetaLearner):
         x, problem, tasks = state.x, self.problem, by_task(batch, self.name)
 
         def one_task(batch):
-            y, _, inner_gradient, last, model = self.adapt_one(x, batch)
+            y, _, inner_gradient, last, model = self.descend_task(x, batch)
             f = problem.oracles.outer_gradients(x, y, last)
             return Tasks(y, inner_gradient, f.value, tree.add(f.x, f.y), {}, model), last
 
@@ -128,7 +129,7 @@ class Reptile(MetaLearner):
         x, tasks = state.x, by_task(batch, self.name)
 
         def one_task(batch):
-            y, _, inner_gradient, last, model = self.adapt_one(x, batch)
+            y, _, inner_gradient, last, model = self.descend_task(x, batch)
             return Tasks(y, inner_gradient, self.problem.f(x, y, last), tree.sub(x, y), {}, model)
 
         def half_distance(to, y):  # with the gradient x − y

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
+from bilevel.arrays import as_arrays
 from bilevel.batch import Levels, each_own
-from bilevel.checks import check_count, prepare, prepare_inner, signature, variables
+from bilevel.checks import check_count, check_kind, prepare, prepare_inner, signature, variables
 from bilevel.problem import Evaluated
 from bilevel.solvers.kit import Batch, Draws, ExplicitSolver, Info, Traits, descend, draws
 from bilevel.solvers.options import count, field
@@ -69,7 +70,7 @@ class MetaLearner(ExplicitSolver):
         problem = self.problem
         return lambda y: problem.oracles.inner_gradient(x, y, batch), lambda y: problem.g(x, y, batch)
 
-    def adapt_one(self, x: PyTree, batch: Batch, steps: int | None = None) -> InnerLoop:
+    def descend_task(self, x: PyTree, batch: Batch, steps: int | None = None) -> InnerLoop:
         """Take N steps of the inner rule from x, on one task."""
         steps, rule, trains = self.inner_steps if steps is None else steps, self.inner, not self.solves
         drawn = draws(each_own(batch, steps) if trains else batch)
@@ -90,7 +91,8 @@ class MetaLearner(ExplicitSolver):
             steps: the number of adaptation steps, if not the solver's own.
         """
         if isinstance(data, Batch):
-            data = replace(data, outer=None, rows=Levels(inner=data.rows.inner))
+            inner = as_arrays(data.inner, "data.inner")
+            data = replace(data, inner=inner, outer=None, rows=Levels(inner=data.rows.inner))
         tasks = by_task(data, f"adaptation by {self.name}")
         try:
             x = prepare_inner(self.problem, x, first_task(tasks))
@@ -98,10 +100,32 @@ class MetaLearner(ExplicitSolver):
             shown = jax.tree.map(lambda leaf: list(jnp.shape(leaf)), x)
             raise TypeError(
                 f"the inner objective cannot be evaluated at this x, {shown}, and these tasks: pass an x like x0, and "
-                f"tasks like those of the run ({type(error).__name__}: {error})"
+                f"tasks like those of the run, or one task to adapt_one ({type(error).__name__}: {error})"
             ) from error
         steps = self.inner_steps if steps is None else check_count(steps, "steps")
         return self.compiled(_adapt_all, steps)(x, tasks)
+
+    def adapt_one(self, x: PyTree, data: Batch, *, steps: int | None = None) -> PyTree:
+        """Return the parameters adapted to one new task from x:
+
+            y = solver.adapt_one(result.x, bl.Batch(inner=support))
+
+        It is `adapt` for a single task, whose arrays have no axis of tasks.
+
+        Args:
+            x: the initialization, usually the x of a result.
+            data: the support examples of the task as `bl.Batch(inner=...)`; `outer` is ignored.
+            steps: the number of adaptation steps, if not the solver's own.
+        """
+        check_kind(data, Batch, "data", "a bl.Batch", "pass bl.Batch(inner=support)")
+        if not jax.tree.leaves(data.inner):
+            raise ValueError(
+                f"adaptation by {self.name} needs the support examples of the task, but data.inner has no arrays: pass "
+                "bl.Batch(inner=support)"
+            )
+        stacked: Any = lambda tree: jax.tree.map(lambda a: a[None], as_arrays(tree, "data.inner"))
+        one = replace(data, inner=stacked(data.inner), rows=Levels(stacked(data.rows.inner)))
+        return jax.tree.map(lambda a: a[0], self.adapt(x, one, steps=steps))
 
     def arrive(
         self, state: MetaState, tasks: Tasks, value: Callable[..., Any], *arguments: Any
@@ -134,7 +158,7 @@ class MetaLearner(ExplicitSolver):
 
 
 def _adapt_all(solver: MetaLearner, steps: int, x: PyTree, tasks: Batch) -> PyTree:
-    return jax.vmap(lambda batch: solver.adapt_one(x, batch, steps).y)(tasks)
+    return jax.vmap(lambda batch: solver.descend_task(x, batch, steps).y)(tasks)
 
 
 def number_of_tasks(batch: Batch | None, who: str) -> int:
@@ -144,7 +168,7 @@ def number_of_tasks(batch: Batch | None, who: str) -> int:
     data = None if batch is None else (batch.inner, batch.outer)
     rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
     if len(rows) != 1 or () in rows:
-        found = sorted(shape[0] if shape else "none" for shape in rows) if rows else "no arrays"
+        found = sorted((shape[0] if shape else "none" for shape in rows), key=str) if rows else "no arrays"
         raise ValueError(
             f"{who} needs data of many tasks, every array with one row per task, but the numbers of rows are {found}: "
             "pass bl.Batch(inner=supports, outer=queries), each stacked over the tasks"
