@@ -31,7 +31,7 @@ from transformers.models.auto import modeling_auto
 import bilevel as bl
 import bilevel.torch
 from bilevel.torch import export
-from bilevel.torch.table import TABLE
+from bilevel.torch._table import TABLE
 from bilevel.torch.types import to_jax
 
 # Numbers for every configuration that has an attribute of this name.

@@ -235,7 +235,7 @@ def test_wrong_arguments():
 
 
 def test_an_operation_can_be_registered():
-    from bilevel.torch.table import TABLE
+    from bilevel.torch._table import TABLE
 
     model = Missing()
     try:

@@ -16,7 +16,7 @@ except ImportError as error:
     raise ModuleNotFoundError(message, name="torch") from error
 
 from bilevel.torch._front import Front, front
+from bilevel.torch._table import register
 from bilevel.torch.errors import ExportError
-from bilevel.torch.table import register
 
 __all__ = ["ExportError", "Front", "front", "register"]

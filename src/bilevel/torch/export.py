@@ -17,8 +17,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bilevel.torch import errors
+from bilevel.torch._table import TABLE
 from bilevel.torch.errors import ExportError
-from bilevel.torch.table import TABLE
 from bilevel.torch.types import torch_type
 
 ONE_AT_A_TIME = threading.Lock()

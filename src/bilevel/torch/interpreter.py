@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from bilevel.torch._table import TABLE
 from bilevel.torch.export import Graph, is_stopped
-from bilevel.torch.table import TABLE
 from bilevel.torch.types import jax_type, to_jax
 
 PLACES = {"device", "layout", "pin_memory", "memory_format"}  # arguments that JAX does not need

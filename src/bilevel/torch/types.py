@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from bilevel.torch.table.registry import canonical
+from bilevel.torch._table.registry import canonical
 
 TO_JAX: dict[torch.dtype, Any] = {
     torch.bool: jnp.bool_, torch.uint8: jnp.uint8, torch.int8: jnp.int8, torch.int16: jnp.int16,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bilevel.torch.table.losses import binary_cross_entropy
+from bilevel.torch._table.losses import binary_cross_entropy
 from bilevel.torch.types import to_jax
 from torch_front.layers import check_layer
 from torch_front.operations import check, tensor

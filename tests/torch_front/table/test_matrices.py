@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bilevel.torch.table import TABLE, register
+from bilevel.torch._table import TABLE, register
 from torch_front.operations import check, tensor
 
 a, b, square, batch, vector = tensor(4, 6), tensor(6, 3), tensor(4, 4), tensor(2, 4, 6), tensor(6)

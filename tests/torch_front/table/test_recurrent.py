@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from bilevel.torch._table import TABLE
+from bilevel.torch._table.randomness import native_dropout
 from bilevel.torch.interpreter import evaluate
-from bilevel.torch.table import TABLE
-from bilevel.torch.table.randomness import native_dropout
 from bilevel.torch.types import to_jax
 from torch_front.layers import check_layer, exported
 from torch_front.operations import check, quick_jit, tensor

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bilevel.torch.table.registry import canonical, register
+from bilevel.torch._table.registry import canonical, register
 
 IN_BOUNDS = "promise_in_bounds"
 
@@ -167,7 +167,7 @@ REDUCTIONS = {"add": "sum", "multiply": "prod"}  # other names of the same
 
 
 def reduce_into(a, places, src, reduce, include_self):
-    """Reduce values into the places of a tensor, with or without what is there."""
+    """Reduce values into the places of a tensor, with or without its entries."""
     src = jnp.asarray(src, a.dtype)
     kept = jnp.ones(a.shape, bool) if include_self else jnp.ones(a.shape, bool).at[places].set(False)
     add = lambda base, values: base.at[places].add(values)

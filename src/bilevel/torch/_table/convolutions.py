@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.registry import register
+from bilevel.torch._table.registry import register
 
 
 @register("aten.convolution.default")

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.arithmetic import as_wide, magnitude
-from bilevel.torch.table.registry import axes_of, canonical, promoted, register, wide
+from bilevel.torch._table.arithmetic import as_wide, magnitude
+from bilevel.torch._table.registry import axes_of, canonical, promoted, register, wide
 
 
 def converted(a, dtype):
-    """Return the array in the type of a sum: integers and booleans as int64 unless `dtype` says otherwise."""
+    """Return the array in the type of a sum: integers and booleans as int64 without `dtype`."""
     if dtype is None and not jnp.issubdtype(a.dtype, jnp.inexact):
         dtype = canonical("int64")
     return a if dtype is None else a.astype(dtype)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from bilevel.torch.table.arithmetic import as_wide, clamp, magnitude
-from bilevel.torch.table.registry import register
+from bilevel.torch._table.arithmetic import as_wide, clamp, magnitude
+from bilevel.torch._table.registry import register
 
 
 def register_functions(functions, convert=lambda a: a):
@@ -90,7 +90,7 @@ def logit(a, eps=None):
     return jnp.log(a / (1 - a))
 
 
-def elu(a, alpha=1, scale=1, input_scale=1):
+def elu(a, alpha=1.0, scale=1.0, input_scale=1.0):
     below = jnp.where(a < 0, a, 0) * input_scale  # large entries would overflow
     at_zero = a * input_scale  # torch's second derivative at 0 is 0
     return jnp.where(a > 0, a, alpha * jnp.where(a < 0, jnp.expm1(below), at_zero)) * scale

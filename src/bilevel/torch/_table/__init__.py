@@ -1,6 +1,6 @@
 """Translations of ATen operations into JAX, one file per family."""
 
-from bilevel.torch.table import (  # they fill the table  # noqa: F401
+from bilevel.torch._table import (  # they fill the table  # noqa: F401
     arithmetic,
     attention,
     convolutions,
@@ -17,4 +17,4 @@ from bilevel.torch.table import (  # they fill the table  # noqa: F401
     resampling,
     shapes,
 )
-from bilevel.torch.table.registry import TABLE as TABLE, Entry as Entry, register as register
+from bilevel.torch._table.registry import TABLE as TABLE, Entry as Entry, register as register

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from bilevel.torch.table.arithmetic import magnitude
-from bilevel.torch.table.registry import promoted, register, wide
+from bilevel.torch._table.arithmetic import magnitude
+from bilevel.torch._table.registry import promoted, register, wide
 
 
 def reduced(losses, reduction):

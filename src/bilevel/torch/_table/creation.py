@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bilevel.torch.table.registry import canonical, register
+from bilevel.torch._table.registry import canonical, register
 
 
 def number(value):

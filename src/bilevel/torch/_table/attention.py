@@ -5,8 +5,8 @@ import math
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.randomness import native_dropout
-from bilevel.torch.table.registry import register, wide
+from bilevel.torch._table.randomness import native_dropout
+from bilevel.torch._table.registry import register, wide
 
 
 def _drops(q, k, v, attn_mask=None, dropout_p=0.0, *others, **named):

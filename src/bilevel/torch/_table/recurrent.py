@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.randomness import native_dropout
-from bilevel.torch.table.registry import register
+from bilevel.torch._table.randomness import native_dropout
+from bilevel.torch._table.registry import register
 
 # Cells. They take the product of the input with its weight, which layers compute for all times at once.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bilevel.torch.table.registry import register, wide
+from bilevel.torch._table.registry import register, wide
 
 
 def along(a, matrix, axis):

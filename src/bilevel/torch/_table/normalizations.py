@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.registry import register, wide
+from bilevel.torch._table.registry import register, wide
 
 
 def _normalized(a, axes, eps):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bilevel.torch.table.registry import register
+from bilevel.torch._table.registry import register
 
 for names, function in {
     ("aten.view.default", "aten._unsafe_view.default"): jnp.reshape,
@@ -152,7 +152,7 @@ def diagonal_scatter(a, src, offset=0, dim1=0, dim2=1):
     return _write(a, np.diagonal(np.arange(a.size).reshape(a.shape), offset, dim1, dim2), src)
 
 
-# The storage of a tensor is taken as contiguous, and its own: graphs do not tell strides.
+# Strides are not part of a graph: the storage of a tensor is taken as contiguous, and not shared.
 
 
 @register("aten.as_strided.default")

@@ -1,6 +1,6 @@
 """What a step of a torch module costs through `bl.torch.front`.
 
-    python benchmarks/torch_front.py [--size large] [--only mlp cnn gpt lstm] [--rounds 7] [--tf32]
+    python benchmarks/torch_steps.py [--size large] [--only mlp cnn gpt lstm] [--rounds 7] [--tf32]
 
 Needs torch. Data reweighting (a weight for each row, full batch) of four networks, three times: as hand-written
 torch (networks_torch.py and steps_by_hand_torch.py: eager, double backward, attention by the math kernel), as the same

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
-from bilevel.torch.table.registry import as_float, promoted, register, wide
+from bilevel.torch._table.registry import as_float, promoted, register, wide
 
 PAIR, ONE_NAME = ("Tensor", "Scalar"), ("default",)
 BITS, SHIFTS = ("Tensor", "Scalar", "Scalar_Tensor"), ("Tensor", "Tensor_Scalar", "Scalar_Tensor")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bilevel.torch.table.registry import register
+from bilevel.torch._table.registry import register
 
 for names, function in {
     ("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.matmul.default"): jnp.matmul,

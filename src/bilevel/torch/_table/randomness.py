@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax, random
 
-from bilevel.torch.table.registry import canonical, default_float, promoted, register, wide
+from bilevel.torch._table.registry import canonical, default_float, promoted, register, wide
 
 for name, draw in {"rand": random.uniform, "randn": random.normal}.items():
 
@@ -51,8 +51,8 @@ for name, function in {
 
 @register("aten.normal.Tensor_Tensor", "aten.normal.Tensor_float", "aten.normal.float_Tensor", random=True)
 def normal(key, mean, std=1.0):
-    mean, std = lax.stop_gradient(promoted(mean, std))
-    return mean + std * random.normal(key, jnp.broadcast_shapes(mean.shape, std.shape), mean.dtype)
+    mean, std = jnp.broadcast_arrays(*lax.stop_gradient(promoted(mean, std)))
+    return mean + std * random.normal(key, mean.shape, mean.dtype)
 
 
 @register("aten.exponential.default", random=True)

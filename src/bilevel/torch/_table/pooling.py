@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bilevel.torch.table.registry import canonical, register, wide
-from bilevel.torch.table.resampling import along
+from bilevel.torch._table.registry import canonical, register, wide
+from bilevel.torch._table.resampling import along
 
 
 def _each(value, count):
