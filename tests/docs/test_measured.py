@@ -53,7 +53,7 @@ TESTED: dict[str, dict[str, str]] = {
 }
 
 # What a script needs beyond the extra `test`.
-TORCH = ("peers_torch", "ported", "torch_front")  # tests/docs/test_torch_pages.py runs them
+TORCH = ("peers_torch", "ported", "torch_steps")  # tests/docs/test_torch_pages.py runs them
 NEEDS = {"worst_case": ("cvxpy", "clarabel")}
 
 

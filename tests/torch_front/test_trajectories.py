@@ -48,9 +48,11 @@ SEVERAL = {  # inner steps, with a draw for each use of a batch
         draws=4,
     ),
     "itd": Method(
-        lambda p: bl.itd(p, inner=ALPHA, outer=BETA, inner_steps=2),
-        lambda p: native.itd(p, ALPHA, BETA, steps=2),
-        draws=2,
+        lambda p: bl.itd(
+            p, inner=ALPHA, outer=BETA, inner_steps=3
+        ),  # the statistics that f reads depend on x
+        lambda p: native.itd(p, ALPHA, BETA, steps=3),
+        draws=3,
     ),
     "f2sa": Method(
         lambda p: bl.f2sa(p, inner=ALPHA, outer=BETA, penalty=LAMBDA, inner_steps=2),
