@@ -302,10 +302,10 @@ def survey(name: str, kind: str, class_name: str, only_export: bool, seconds: in
             if only_export:
                 lacking = missing(model, batch)
                 return Result("no" if lacking else "yes", ", ".join(lacking) or "exported")
-            error, dtype = largest_error(model, batch), next(model.parameters()).dtype
-            return Result(
-                "yes" if error < MOST[dtype] else "no", f"{error:.0e}, {str(dtype).removeprefix('torch.')}"
-            )
+            errors, dtype = largest_errors(model, batch), next(model.parameters()).dtype
+            error, name = max(errors.values()), str(dtype).removeprefix("torch.")
+            only = "" if len(errors) == 2 else ", only the gradient: torch has no second derivative"
+            return Result("yes" if error < MOST[dtype] else "no", f"{error:.0e}, {name}{only}")
     except Exception as error:
         return Result("no", _short(error))
 
