@@ -38,7 +38,7 @@ import bilevel as bl
 import bilevel.torch
 
 CHECKED = 5  # steps whose result is compared
-SECONDS = 0.5  # of a timed run, about
+SECONDS = 0.25  # of a timed run, about
 
 
 # ---- the three variants: a function that takes so many further steps, and one that returns x and y -------------------
@@ -193,6 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     size = options.size or ("large" if torch.cuda.is_available() else "small")
     only = options.only or (["mlp"] if options.quick else names)
     methods = options.methods or (["AID"] if options.quick else list(by_hand.STEPS))
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs a part of the GPU's memory
     if size == "small":  # before JAX counts the cores
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
         torch.set_num_threads(1)
