@@ -1,5 +1,18 @@
 """Tests of the torch front; they are left out where torch is not installed."""
 
 from importlib.util import find_spec
+from pathlib import Path
+
+import jaxtyping
+import pytest
 
 collect_ignore_glob = [] if find_spec("torch") else ["*"]
+
+
+@pytest.fixture
+def lines_of_users(monkeypatch):
+    """Hide the frames of run-time checks, which only tests have, from the lines in messages."""
+    from bilevel.torch import errors
+
+    checks = str(Path(__file__).parents[1] / "annotations.py"), str(Path(jaxtyping.__file__).parent)
+    monkeypatch.setattr("bilevel.torch.errors.HIDDEN", (*errors.HIDDEN, *checks))

@@ -10,12 +10,14 @@ import torch
 
 from bilevel.arrays import as_arrays as jax_arrays
 from bilevel.batch import Batch
+from bilevel.callables import takes
 from bilevel.loop.data.loaders import as_dicts
 from bilevel.problem import Problem
 from bilevel.readings import Reader, Reading
 from bilevel.torch.export import Graph, export
 from bilevel.torch.interpreter import evaluate
 from bilevel.torch.state import Tensors, as_arrays, check_tensors, describe
+from bilevel.words import shown
 
 MODES = ("train", "eval", None)
 MOST_GRAPHS = 32  # per level; batches of other shapes and types need other graphs
@@ -31,6 +33,9 @@ class Front:
     @property
     def start(self) -> dict[str, Any]:
         """Return y0 and model_state for `bl.run`: copies of the module's present values."""
+        for tensors in (self._model, self._meta):
+            if tensors is not None:
+                tensors.check_unchanged()
         return {"y0": as_arrays(self._model.trained), "model_state": self._state()}
 
     @property
@@ -42,12 +47,22 @@ class Front:
 
     def load(self, result: Any) -> None:
         """Write the parameters and buffers of a result of `bl.run` into the module, and x if it is a module."""
-        self._model.write(result.y)
+        if getattr(result, "y", None) is None:
+            raise TypeError(
+                f"load takes a result of bl.run, a lane of a sweep or a Best hook, not {type(result).__name__}"
+            )
+        new: list[tuple[Tensors, Any]] = [(self._model, result.y)]
         if self._meta is not None:
-            self._meta.write(result.x)
+            new.append((self._meta, result.x))
         for name, array in (result.model_state or {}).items():
             owner, _, rest = name.partition(".")
-            (self._model if owner == "model" else self._meta).write({rest: array})  # pyright: ignore
+            of_x = owner == "x" and self._meta is not None
+            new.append((self._meta if of_x else self._model, {rest: array}))
+        for tensors, arrays in new:
+            tensors.check_unchanged()
+            tensors.check_fit(arrays)
+        for tensors, arrays in new:
+            tensors.write(arrays)
 
     def _state(self) -> dict[str, jax.Array] | None:
         return as_arrays(_others(self._model, self._meta)) if self._keeps_state else None
@@ -111,7 +126,9 @@ class Level(Reader):
         self.level, self.loss, self.wants = level, loss, {"key"}
         self.names = {f"model.{name}": f"model.{first}" for name, first in model.names.items()}
         self.modules: dict[str, torch.nn.Module] = {"model": model.copy(mode)}
+        self.trained = {"model": set(model.trained)}
         if meta is not None:
+            self.trained["x"] = set(meta.trained)
             self.modules["x"] = meta.copy(mode)
             self.names |= {f"x.{name}": f"x.{first}" for name, first in meta.names.items()}
         # The copies never change, so that these words describe them for other processes too.
@@ -123,24 +140,43 @@ class Level(Reader):
     def __signature__(self) -> inspect.Signature:
         kinds = inspect.Parameter
         batch = kinds("batch", kinds.POSITIONAL_OR_KEYWORD, default=None)
-        named = [kinds(name, kinds.KEYWORD_ONLY) for name in sorted(self.wants)]
+        # The key is asked for and not needed, as far as known before the export.
+        default = {"key": None, "state": kinds.empty}
+        named = [kinds(name, kinds.KEYWORD_ONLY, default=default[name]) for name in sorted(self.wants)]
         return inspect.Signature(
             [kinds("x", kinds.POSITIONAL_ONLY), kinds("y", kinds.POSITIONAL_ONLY), batch, *named]
         )
 
     def __call__(self, x: Any, y: Any, batch: Any = None, *, key: Any = None, state: Any = None) -> Any:
         meta = "x" in self.modules
+        self._check_arguments(x, y)
         tensors = {f"model.{name}": value for name, value in y.items()} | dict(state or {})
         if meta:
             tensors |= {f"x.{name}": value for name, value in x.items()}
         graph = self.graph(None if meta else x, batch)
         leaves = jax.tree.leaves((None if meta else x, batch))
         every = {name: tensors[first] for name, first in self.names.items()}
+        if graph.random and key is None:
+            raise ValueError(
+                f"the {self.level} loss draws random numbers, but there is no key: "
+                "pass bl.Batch(..., key=jax.random.key(0))"
+            )
         (loss, *metrics), written = evaluate(graph, leaves, every, key)
         named = dict(zip(graph.metrics, metrics, strict=True))
         if self.level == "inner" and "state" in self.wants:
             return loss, named, dict(state) | {self.names[name]: value for name, value in written.items()}
         return (loss, named) if named else loss
+
+    def _check_arguments(self, x: Any, y: Any) -> None:
+        if not isinstance(y, dict) or set(y) != self.trained["model"]:
+            raise TypeError(
+                "y must be a dict of the module's trainable parameters by name: pass **front.start to bl.run, or "
+                'front.start["y0"]'
+            )
+        if "x" in self.modules and (not isinstance(x, dict) or set(x) != self.trained["x"]):
+            raise TypeError(
+                "x must be a dict of the second module's trainable parameters by name: pass front.x0"
+            )
 
     def graph(self, x: Any, batch: Any) -> Graph:
         """Return the exported loss for these shapes and types; export it if it is new or reads other values."""
@@ -182,6 +218,10 @@ def _check(model: Any, inner: Any, outer: Any, inner_mode: Any, outer_mode: Any)
     for name, loss in (("inner", inner), ("outer", outer)):
         if not callable(loss):
             raise TypeError(f"{name} must be a function (x, model, batch), not {type(loss).__name__}")
+        if not takes(loss, 3) and not takes(loss, 2):
+            raise TypeError(
+                f"{name} must take (x, model, batch), or (x, model) without data, but {shown(loss)} does not"
+            )
     for name, mode in (("inner_mode", inner_mode), ("outer_mode", outer_mode)):
         if mode not in MODES:
             raise ValueError(f'{name} must be "train", "eval" or None, not {mode!r}')

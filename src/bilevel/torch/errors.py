@@ -23,13 +23,30 @@ FAILED = (
     "torch.export refuses the {level} loss: {error}{line}. A loss can use operations of torch, but neither NumPy nor "
     "`.data`"
 )
+OWN_FUNCTION = (
+    "{name} is a torch.autograd.Function, whose own backward pass torch.export drops: write it with torch operations, "
+    "or as a torch.library.custom_op and register that with bl.torch.register"
+)
 GRADIENT = (
     "the loss or the module calls torch.autograd.grad without create_graph=True, whose result torch takes for a "
     "constant: pass create_graph=True, and .detach() the result if it is meant as a constant"
 )
-OWN_FUNCTION = (
-    "{name} is a torch.autograd.Function, whose own backward pass torch.export drops: write it with torch operations, "
-    "or as a torch.library.custom_op and register that with bl.torch.register"
+WHOLE_GRADIENT = (
+    "torch.autograd.grad cannot be followed through operations that save their results, such as tanh or "
+    "cross_entropy: write this derivative with torch.func.jvp"
+)
+HOOK = "the loss or the module registers a hook on a tensor, which an exported graph drops: change the tensor itself"
+NARROW = (
+    "the loss or the module enters torch.no_grad inside torch.autocast, where torch.export forgets it: "
+    "enter no_grad first, or use .detach()"
+)
+IN_PLACE = (
+    "the loss or the module changes a tensor in place under torch.no_grad or through .detach(), which hides the "
+    "change from its derivative: make a new tensor instead"
+)
+OUTSIDE = (
+    "the {level} loss uses the tensor {name!r} from outside, which requires a gradient: read x and the parameters "
+    "from the arguments of the loss, or detach() the tensor if it is a constant"
 )
 PARAMETER = (
     "the {level} loss uses the parameter {name!r} of the module from outside: "

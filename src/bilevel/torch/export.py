@@ -1,6 +1,7 @@
 """Export of a loss to a graph of ATen operations."""
 
 import contextlib
+import inspect
 import io
 import logging
 import operator
@@ -24,6 +25,8 @@ from bilevel.torch.types import torch_type
 ONE_AT_A_TIME = threading.Lock()
 ATEN, ORDERS = torch.ops.aten, torch.ops.higher_order
 STOP = "bilevel_stop"  # mark of a node whose results have no derivative
+DETACHES = (ATEN.detach.default, ATEN.detach_.default)
+REGIONS = {ORDERS.wrap_with_set_grad_enabled: 1, ORDERS.wrap_with_autocast: 4}  # the place of their graph
 CHECKS = {"aten._assert_tensor_metadata.default"}  # nodes without a result
 
 
@@ -53,6 +56,7 @@ class Loss(torch.nn.Module):
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x, batch = jax.tree.unflatten(self.tree, leaves)
+        buffers = [(part, name, each) for part in self.modules() for name, each in part._buffers.items()]
         x = getattr(self, "x") if "x" in self.modules_by_name else x  # noqa: B009
         out = self.loss(x, self.model) if batch is None else self.loss(x, self.model, batch)
         value, metrics = out if isinstance(out, tuple) else (out, {})
@@ -63,6 +67,10 @@ class Loss(torch.nn.Module):
                 f"returned {kinds}"
             )
         self.found.metrics = tuple(metrics)
+        for part, name, before in buffers:
+            now = part._buffers.get(name)
+            if now is not before and now is not None and before is not None:  # torch.export sees only writes
+                part._buffers[name] = before.copy_(now.detach())
         return (value, *(torch.as_tensor(each) for each in metrics.values()))
 
 
@@ -82,7 +90,7 @@ def export(
     with ONE_AT_A_TIME, _explained(level), _quiet(), _adapted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, examples)
-        _mark_stops(exported.graph_module, False)
+        _mark_stops(exported.graph_module, False, _variables(exported, len(jax.tree.leaves(x))))
         table = torch.export.default_decompositions()
         for op in [op for op in table if str(op) in TABLE]:
             del table[op]
@@ -136,21 +144,53 @@ def _adapted() -> Iterator[None]:
         yield
 
 
-def _mark_stops(part: torch.fx.GraphModule, stopped: bool) -> None:
-    """Mark the nodes that torch does not differentiate. Decompositions keep marks but drop `detach` and `no_grad`."""
+def _variables(exported: torch.export.ExportedProgram, leaves: int) -> set[torch.fx.Node]:
+    """Return the inputs of the graph with derivatives: parameters and the first leaves, which are x."""
+    specs = exported.graph_signature.input_specs
+    given = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT][:leaves]
+    names = {spec.arg.name for spec in specs if spec.kind is InputKind.PARAMETER} | set(given)
+    return {node for node in exported.graph.nodes if node.op == "placeholder" and node.name in names}
+
+
+def _mark_stops(part: torch.fx.GraphModule, stopped: bool, moving: set[torch.fx.Node]) -> None:
+    """Mark the nodes that torch does not differentiate. Decompositions keep marks but drop `detach` and `no_grad`.
+
+    `moving` has the nodes with derivatives. A write that torch hides from their derivatives is an error: in the graph,
+    the result of the write would have no derivative at all.
+    """
     for node in part.graph.nodes:
         if node.op != "call_function":
             continue
-        now = stopped or node.target in (ATEN.detach.default, ATEN.detach_.default)
-        if node.target is ORDERS.wrap_with_set_grad_enabled:
-            now = not node.args[0]
-            _mark_stops(getattr(part, node.args[1].target), now)
-        elif node.target is ORDERS.wrap_with_autocast:
-            _mark_stops(region := getattr(part, node.args[4].target), stopped)
-            if node.args[2]:
+        now = stopped or node.target in DETACHES
+        if node.target in REGIONS:
+            place = REGIONS[node.target]
+            now = not node.args[0] if place == 1 else stopped
+            region = getattr(part, node.args[place].target)
+            inputs = [each for each in region.graph.nodes if each.op == "placeholder"]
+            given = zip(inputs, node.args[place + 1 :], strict=True)
+            _mark_stops(region, now, {inside for inside, outside in given if outside in moving})
+            if place == 4 and node.args[2]:
                 _cast_inputs(region, node.args[1])
+        if getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            owner, detached = _owner(node.args[0])
+            if (stopped or detached) and owner in moving:
+                raise ExportError(errors.IN_PLACE + errors.line_of_node(node.meta.get("stack_trace")))
+            moving |= {owner} if moving & set(node.all_input_nodes) and not now else set()
+        if not now and moving & set(node.all_input_nodes):
+            moving.add(node)
         if now:
             node.meta["custom"] = {**node.meta.get("custom", {}), STOP: True}
+
+
+def _owner(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
+    """Return the node whose tensor this one views, and whether a `detach` is between them."""
+    detached = False
+    while (
+        (schema := getattr(node.target, "_schema", None)) and schema.returns and schema.returns[0].alias_info
+    ):
+        detached |= node.target in DETACHES
+        node = node.args[0]  # pyright: ignore[reportAssignmentType]
+    return node, detached
 
 
 def _cast_inputs(region: torch.fx.GraphModule, dtype: torch.dtype) -> None:
@@ -193,6 +233,7 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
     signature = exported.graph_signature
     places = {node.name: node for node in exported.graph.nodes}
     parameters = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+    outside = _captured(module.loss)
     inputs, leaf = [], 0
     for spec in signature.input_specs:
         node = places[spec.arg.name]
@@ -205,6 +246,8 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
             constant = exported.constants[spec.target]
             if name := parameters.get(constant.data_ptr()):
                 raise ExportError(errors.PARAMETER.format(level=level, name=name.partition(".")[2]))
+            if name := outside.get(constant.data_ptr()):
+                raise ExportError(errors.OUTSIDE.format(level=level, name=name))
             inputs.append((node, "constant", constant))
     results, written = [], {}
     for spec in signature.output_specs:
@@ -227,38 +270,82 @@ def _is_random(node: torch.fx.Node) -> bool:
     return random(*node.args, **node.kwargs) if callable(random) else random
 
 
+def _captured(loss: Callable[..., Any]) -> dict[int, str]:
+    """Return the names of tensors that require gradients, other than parameters, among the variables of a function."""
+    if not isinstance(loss, FunctionType):
+        return {}
+    found = inspect.getclosurevars(loss)
+    held = {**found.globals, **found.nonlocals}
+    tensors = {name: each for name, each in held.items() if isinstance(each, torch.Tensor) and each.numel()}
+    wanted = lambda each: each.requires_grad and not isinstance(each, torch.nn.Parameter)
+    return {each.data_ptr(): name for name, each in tensors.items() if wanted(each)}
+
+
 @contextlib.contextmanager
 def _explained(level: str) -> Iterator[None]:
     """Raise torch's errors about the export in one line, with the user's line. Others are the user's."""
+    thread, regions, whole = threading.get_ident(), [0], [False]
 
-    def refuse(cls: type, *arguments: Any, **named: Any) -> Any:
+    def replaced(place: Any, name: str, now: Callable[..., Any]) -> Any:
+        """Replace a method in this thread."""
+        before = getattr(place, name)
+        bound = isinstance(vars(place).get(name), classmethod)
+
+        def call(*args: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread:
+                return (before.__func__ if bound else before)(*args, **named)
+            return now(before, *args, **named)
+
+        return mock.patch.object(place, name, classmethod(call) if bound else call)
+
+    def refuse(before: Any, cls: type, *args: Any, **named: Any) -> Any:
         raise ExportError(errors.OWN_FUNCTION.format(name=cls.__name__))
 
-    grad = torch.autograd.grad
-
-    def differentiate(*arguments: Any, create_graph: bool = False, **named: Any) -> Any:
+    def differentiate(before: Any, *args: Any, create_graph: bool = False, **named: Any) -> Any:
         if not create_graph:
             raise ExportError(errors.GRADIENT)
-        return grad(*arguments, create_graph=True, **named)
+        whole[0] = True
+        return before(*args, create_graph=True, **named)
+
+    def hook(before: Any, *args: Any, **named: Any) -> Any:
+        raise ExportError(errors.HOOK)
+
+    def enter_autocast(before: Any, self: Any) -> Any:
+        regions.append(regions[-1] + 1 if self._enabled else 0)
+        return before(self)
+
+    def leave_autocast(before: Any, *args: Any) -> Any:
+        regions.pop()
+        return before(*args)
+
+    def enter_no_grad(before: Any, self: Any) -> Any:
+        if regions[-1]:
+            raise ExportError(errors.NARROW)
+        return before(self)
 
     try:
         with (
-            mock.patch.object(torch.autograd.Function, "apply", classmethod(refuse)),
-            mock.patch.object(torch.autograd, "grad", differentiate),
+            replaced(torch.autograd.Function, "apply", refuse),
+            replaced(torch.autograd, "grad", differentiate),
+            replaced(torch.Tensor, "register_hook", hook),
+            replaced(torch.autocast, "__enter__", enter_autocast),
+            replaced(torch.autocast, "__exit__", leave_autocast),
+            replaced(torch.no_grad, "__enter__", enter_no_grad),
         ):
             yield
     except ExportError as error:
-        raise ExportError(str(error) + errors.line_of_error(error)) from None
+        text = str(error)
+        raise ExportError(text if " (in " in text else text + errors.line_of_error(error)) from None
     except Exception as error:
         from torch.fx.experimental.symbolic_shapes import (
-            GuardOnDataDependentSymNode,  # it changes warning filters
-        )
+            GuardOnDataDependentSymNode,
+        )  # it changes warning filters
 
         if isinstance(error, GuardOnDataDependentSymNode):
             raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
         if errors.is_of_user(error):
             raise
-        first = str(error).strip().partition("\n")[0].rstrip(".")
+        first = errors.WHOLE_GRADIENT if whole[0] else str(error).strip().partition("\n")[0].rstrip(".")
         line = errors.line_of_error(error)
         raise ExportError(errors.FAILED.format(level=level, error=first, line=line)) from error
 

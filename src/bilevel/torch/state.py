@@ -37,6 +37,34 @@ class Tensors:
             ) from error
         return twin if mode is None else twin.train(mode == "train")
 
+    def check_unchanged(self) -> None:
+        """Raise if the module has other tensors, or trains others, than when the front was built."""
+        now = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        same = now.keys() == self.trained.keys() and all(now[name] is p for name, p in self.trained.items())
+        if not same or Tensors(self.module).names != self.names:
+            raise ValueError(
+                "the module has other parameters or buffers than when the front was built: call bl.torch.front again"
+            )
+
+    def check_fit(self, arrays: Any) -> None:
+        """Raise if the arrays are not for the tensors of this module."""
+        known = {**self.trained, **self.others}
+        if not isinstance(arrays, Mapping):
+            raise ValueError("the result has no dict of arrays by name: load a result of this front")
+        if wrong := [name for name in arrays if name not in known]:
+            raise ValueError(
+                f"the result has {wrong[0]!r}, which this module has not: load a result of this front"
+            )
+        if len(arrays) > 1 and (missing := sorted(self.trained.keys() - arrays.keys())):
+            raise ValueError(f"the result has no {missing[0]!r}: load a result of this front")
+        for name, array in arrays.items():
+            given, wanted = tuple(array.shape), tuple(known[name].shape)
+            if given != wanted:
+                raise ValueError(
+                    f"{name!r} has shape {given} in the result and {wanted} in the module: load a result of this "
+                    "front; after meta-learning load the start, dataclasses.replace(result, y=result.x)"
+                )
+
     def write(self, arrays: Mapping[str, Any]) -> None:
         """Copy the arrays into the tensors of these names."""
         known = {**self.trained, **self.others}

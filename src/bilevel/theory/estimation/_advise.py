@@ -85,6 +85,11 @@ def advise(
             "advise measures smooth inner problems, but this one has a proximal map: use the inner step size 1/L of "
             "its smooth part, and find the others with bl.sweep"
         )
+    if "state" in problem.g.extras:
+        raise ValueError(
+            "advise measures objectives that stay the same, but the inner objective returns a new state of the model, "
+            "such as statistics of batch norm: keep that state fixed in an objective without `state`, or use bl.sweep"
+        )
     steps, warmup = check_count(steps, "steps"), check_count(warmup, "warmup", least=0)
     trial = check_count(trial, "trial", least=0)
     iterations, seed = check_count(iterations, "iterations"), int(check_seed(seed))
