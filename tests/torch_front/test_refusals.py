@@ -99,6 +99,18 @@ def test_the_gradient_of_operations_that_save_their_results():
         build(loss)
 
 
+def test_batch_norm_under_two_names():
+    norm = nn.BatchNorm1d(3)
+    model = nn.Sequential(norm, nn.Linear(3, 3), norm).double()
+    loss = lambda x, model, batch: model(batch).square().sum() * x.sum()
+    with pytest.raises(
+        bl.torch.ExportError, match=r"two names and change, here '0\.running_mean' and '2\.running_mean'"
+    ):
+        build(loss, model)
+    value = build(loss, model, inner_mode="eval")
+    assert value.problem.g is not None
+
+
 class Average(nn.Module):
     """A buffer that is assigned, and not written in place."""
 

@@ -48,6 +48,10 @@ OUTSIDE = (
     "the {level} loss uses the tensor {name!r} from outside, which requires a gradient: read x and the parameters "
     "from the arguments of the loss, or detach() the tensor if it is a constant"
 )
+TWICE = (
+    "torch.export refuses modules whose buffers have two names and change, here {first!r} and {second!r}: use two "
+    "modules, or evaluation mode"
+)
 PARAMETER = (
     "the {level} loss uses the parameter {name!r} of the module from outside: "
     "read it from the argument `model` of the loss instead"

@@ -87,7 +87,13 @@ def export(
     examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
     for each in examples[: len(jax.tree.leaves(x))]:
         each.requires_grad_(True)
-    with ONE_AT_A_TIME, _explained(level), _quiet(), _adapted(), warnings.catch_warnings():
+    with (
+        ONE_AT_A_TIME,
+        _explained(level, _twice(modules["model"])),
+        _quiet(),
+        _adapted(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, examples)
         _mark_stops(exported.graph_module, False, _variables(exported, len(jax.tree.leaves(x))))
@@ -270,6 +276,16 @@ def _is_random(node: torch.fx.Node) -> bool:
     return random(*node.args, **node.kwargs) if callable(random) else random
 
 
+def _twice(model: torch.nn.Module) -> list[str]:
+    """Return two names of one buffer of a module in training mode, or an empty list."""
+    names: dict[int, str] = {}
+    for name, each in model.named_buffers(remove_duplicate=False) if model.training else ():
+        if id(each) in names:
+            return [names[id(each)], name]
+        names[id(each)] = name
+    return []
+
+
 def _captured(loss: Callable[..., Any]) -> dict[int, str]:
     """Return the names of tensors that require gradients, other than parameters, among the variables of a function."""
     if not isinstance(loss, FunctionType):
@@ -282,7 +298,7 @@ def _captured(loss: Callable[..., Any]) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def _explained(level: str) -> Iterator[None]:
+def _explained(level: str, twice: list[str]) -> Iterator[None]:
     """Raise torch's errors about the export in one line, with the user's line. Others are the user's."""
     thread, regions, whole = threading.get_ident(), [0], [False]
 
@@ -345,6 +361,8 @@ def _explained(level: str) -> Iterator[None]:
             raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
         if errors.is_of_user(error):
             raise
+        if twice:
+            raise ExportError(errors.TWICE.format(first=twice[0], second=twice[1])) from error
         first = errors.WHOLE_GRADIENT if whole[0] else str(error).strip().partition("\n")[0].rstrip(".")
         line = errors.line_of_error(error)
         raise ExportError(errors.FAILED.format(level=level, error=first, line=line)) from error
