@@ -1,28 +1,21 @@
 """Export of a loss to a graph of ATen operations."""
 
-import contextlib
 import inspect
-import io
-import logging
 import operator
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from bilevel.torch import errors
 from bilevel.torch._table import TABLE
 from bilevel.torch.errors import ExportError
+from bilevel.torch.guards import guarded
 from bilevel.torch.types import torch_type
 
-ONE_AT_A_TIME = threading.Lock()
 ATEN, ORDERS = torch.ops.aten, torch.ops.higher_order
 STOP = "bilevel_stop"  # mark of a node whose results have no derivative
 DETACHES = (ATEN.detach.default, ATEN.detach_.default)
@@ -87,16 +80,10 @@ def export(
     examples = tuple(torch.zeros(each.shape, dtype=torch_type(each.dtype), device=device) for each in leaves)
     for each in examples[: len(jax.tree.leaves(x))]:
         each.requires_grad_(True)
-    with (
-        ONE_AT_A_TIME,
-        _explained(level, _twice(modules["model"])),
-        _quiet(),
-        _adapted(),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+    with guarded(level, modules["model"]):
         exported = torch.export.export(module, examples)
-        _mark_stops(exported.graph_module, False, _variables(exported, len(jax.tree.leaves(x))))
+    _mark_stops(exported.graph_module, False, _variables(exported, len(jax.tree.leaves(x))))
+    with guarded(level, modules["model"]):
         table = torch.export.default_decompositions()
         for op in [op for op in table if str(op) in TABLE]:
             del table[op]
@@ -113,41 +100,6 @@ def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     twin = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
     twin.__kwdefaults__ = function.__kwdefaults__
     return twin
-
-
-@contextlib.contextmanager
-def _adapted() -> Iterator[None]:
-    """Replace two parts of torch that cannot be exported, or only slowly."""
-    from torch._decomp import decompositions
-
-    batch_norm, recurrent = _BatchNorm.forward, decompositions._rnn_helper
-
-    def average(self: Any, a: torch.Tensor) -> torch.Tensor:
-        """Evaluate batch norm. With `momentum=None` torch reads its counter as a number, which a graph cannot."""
-        if self.momentum is not None or self.running_mean is None or not self.training:
-            return batch_norm(self, a)
-        self._check_input_dim(a)
-        self.num_batches_tracked.add_(1)
-        seen, axes = a.detach().to(self.running_mean.dtype), [0, *range(2, a.ndim)]
-        for old, new in ((self.running_mean, seen.mean(axes)), (self.running_var, seen.var(axes))):
-            old.add_((new - old) / self.num_batches_tracked)
-        return torch.nn.functional.batch_norm(a, None, None, self.weight, self.bias, True, 0.0, self.eps)
-
-    def shapes(a: torch.Tensor, hidden: Any, *others: Any) -> Any:
-        """Return tensors with the shapes of a recurrent layer's results: torch would go through all times."""
-        if a.ndim == 2:  # a packed sequence, which the table does not have as a whole
-            return recurrent(a, hidden, *others)
-        *_, bidirectional, batch_first, _ = others
-        first, times = hidden[0], a.shape[int(batch_first)]
-        h = first[0] if isinstance(first, tuple) else first  # an LSTM has a pair
-        out = h.repeat(times, 1, 1 + bidirectional)
-        return (out.transpose(0, 1) if batch_first else out), list(hidden)
-
-    with (
-        mock.patch.object(_BatchNorm, "forward", average),
-        mock.patch.object(decompositions, "_rnn_helper", shapes),
-    ):
-        yield
 
 
 def _variables(exported: torch.export.ExportedProgram, leaves: int) -> set[torch.fx.Node]:
@@ -276,16 +228,6 @@ def _is_random(node: torch.fx.Node) -> bool:
     return random(*node.args, **node.kwargs) if callable(random) else random
 
 
-def _twice(model: torch.nn.Module) -> list[str]:
-    """Return two names of one buffer of a module in training mode, or an empty list."""
-    names: dict[int, str] = {}
-    for name, each in model.named_buffers(remove_duplicate=False) if model.training else ():
-        if id(each) in names:
-            return [names[id(each)], name]
-        names[id(each)] = name
-    return []
-
-
 def _captured(loss: Callable[..., Any]) -> dict[int, str]:
     """Return the names of tensors that require gradients, other than parameters, among the variables of a function."""
     if not isinstance(loss, FunctionType):
@@ -295,86 +237,3 @@ def _captured(loss: Callable[..., Any]) -> dict[int, str]:
     tensors = {name: each for name, each in held.items() if isinstance(each, torch.Tensor) and each.numel()}
     wanted = lambda each: each.requires_grad and not isinstance(each, torch.nn.Parameter)
     return {each.data_ptr(): name for name, each in tensors.items() if wanted(each)}
-
-
-@contextlib.contextmanager
-def _explained(level: str, twice: list[str]) -> Iterator[None]:
-    """Raise torch's errors about the export in one line, with the user's line. Others are the user's."""
-    thread, regions, whole = threading.get_ident(), [0], [False]
-
-    def replaced(place: Any, name: str, now: Callable[..., Any]) -> Any:
-        """Replace a method in this thread."""
-        before = getattr(place, name)
-        bound = isinstance(vars(place).get(name), classmethod)
-
-        def call(*args: Any, **named: Any) -> Any:
-            if threading.get_ident() != thread:
-                return (before.__func__ if bound else before)(*args, **named)
-            return now(before, *args, **named)
-
-        return mock.patch.object(place, name, classmethod(call) if bound else call)
-
-    def refuse(before: Any, cls: type, *args: Any, **named: Any) -> Any:
-        raise ExportError(errors.OWN_FUNCTION.format(name=cls.__name__))
-
-    def differentiate(before: Any, *args: Any, create_graph: bool = False, **named: Any) -> Any:
-        if not create_graph:
-            raise ExportError(errors.GRADIENT)
-        whole[0] = True
-        return before(*args, create_graph=True, **named)
-
-    def hook(before: Any, *args: Any, **named: Any) -> Any:
-        raise ExportError(errors.HOOK)
-
-    def enter_autocast(before: Any, self: Any) -> Any:
-        regions.append(regions[-1] + 1 if self._enabled else 0)
-        return before(self)
-
-    def leave_autocast(before: Any, *args: Any) -> Any:
-        regions.pop()
-        return before(*args)
-
-    def enter_no_grad(before: Any, self: Any) -> Any:
-        if regions[-1]:
-            raise ExportError(errors.NARROW)
-        return before(self)
-
-    try:
-        with (
-            replaced(torch.autograd.Function, "apply", refuse),
-            replaced(torch.autograd, "grad", differentiate),
-            replaced(torch.Tensor, "register_hook", hook),
-            replaced(torch.autocast, "__enter__", enter_autocast),
-            replaced(torch.autocast, "__exit__", leave_autocast),
-            replaced(torch.no_grad, "__enter__", enter_no_grad),
-        ):
-            yield
-    except ExportError as error:
-        text = str(error)
-        raise ExportError(text if " (in " in text else text + errors.line_of_error(error)) from None
-    except Exception as error:
-        from torch.fx.experimental.symbolic_shapes import (
-            GuardOnDataDependentSymNode,
-        )  # it changes warning filters
-
-        if isinstance(error, GuardOnDataDependentSymNode):
-            raise ExportError(errors.BRANCH + errors.line_of_error(error)) from None
-        if errors.is_of_user(error):
-            raise
-        if twice:
-            raise ExportError(errors.TWICE.format(first=twice[0], second=twice[1])) from error
-        first = errors.WHOLE_GRADIENT if whole[0] else str(error).strip().partition("\n")[0].rstrip(".")
-        line = errors.line_of_error(error)
-        raise ExportError(errors.FAILED.format(level=level, error=first, line=line)) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide torch's own reports of an export, such as a dump of the graph."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(level)
