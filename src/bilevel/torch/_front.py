@@ -56,8 +56,8 @@ class Front:
             new.append((self._meta, result.x))
         for name, array in (result.model_state or {}).items():
             owner, _, rest = name.partition(".")
-            of_x = owner == "x" and self._meta is not None
-            new.append((self._meta if of_x else self._model, {rest: array}))
+            tensors = self._meta if owner == "x" and self._meta is not None else self._model
+            new.append((tensors, {rest: array}))
         for tensors, arrays in new:
             tensors.check_unchanged()
             tensors.check_fit(arrays)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.node import map_arg
 
 from bilevel.torch import errors
 from bilevel.torch._table import TABLE
@@ -164,7 +165,7 @@ def _cast_inputs(region: torch.fx.GraphModule, dtype: torch.dtype) -> None:
         first = out[0] if isinstance(out, tuple | list) and out else out
         if str(node.target) in TABLE and getattr(first, "dtype", None) == dtype:
             with region.graph.inserting_before(node):
-                node.args = torch.fx.node.map_arg(node.args, cast)
+                node.args = map_arg(node.args, cast)
     region.recompile()
 
 
@@ -201,7 +202,7 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             inputs.append((node, "tensor", spec.target))
         else:
-            constant = exported.constants[spec.target]
+            constant: Any = exported.constants[str(spec.target)]
             if name := parameters.get(constant.data_ptr()):
                 raise ExportError(errors.PARAMETER.format(level=level, name=name.partition(".")[2]))
             if name := outside.get(constant.data_ptr()):
@@ -215,7 +216,7 @@ def _graph(exported: torch.export.ExportedProgram, module: Loss, level: str) -> 
         elif spec.kind is OutputKind.BUFFER_MUTATION:
             written[spec.target] = node
         elif spec.kind is OutputKind.PARAMETER_MUTATION:
-            raise ExportError(errors.WRITTEN.format(level=level, name=spec.target.partition(".")[2]))
+            raise ExportError(errors.WRITTEN.format(level=level, name=str(spec.target).partition(".")[2]))
     nodes = tuple(
         node for node in exported.graph.nodes if node.op == "call_function" and str(node.target) not in CHECKS
     )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from torch.fx.node import map_aggregate
 
 from bilevel.torch._table import TABLE
 from bilevel.torch.export import Graph, is_stopped
@@ -35,7 +36,7 @@ def evaluate(
 
 
 def _result(node: torch.fx.Node, values: dict[torch.fx.Node, Any], key: Any, number: int) -> Any:
-    read = lambda tree: torch.fx.node.map_aggregate(tree, lambda a: _argument(a, values))
+    read = lambda tree: map_aggregate(tree, lambda a: _argument(a, values))
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]  # pyright: ignore[reportArgumentType]
     named = {name: read(value) for name, value in node.kwargs.items()}

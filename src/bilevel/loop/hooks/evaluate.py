@@ -57,7 +57,7 @@ class Evaluate(Measurement):
         name: a prefix of the names, such as "valid" for "valid/accuracy".
     """
 
-    reads_info = False
+    reads_info: bool = False
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Evaluate(Measurement):
                 "the data of bl.hooks.Evaluate is a loader without a batch: give one that is not empty"
             )
         try:
-            self.names = frozenset(
+            self.names: frozenset[str] = frozenset(
                 jax.eval_shape(self._program(part), self._seen(event), part.data, part.start)
             )
         except Exception as error:

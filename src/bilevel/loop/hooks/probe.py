@@ -17,14 +17,16 @@ from bilevel.loop.trace import STEP
 class Measurement(Hook):
     """Hook that measures numbers between chunks, for `result.probes` and for other hooks."""
 
-    of_one_run = True  # not of a sweep
-    measures = True
+    of_one_run: bool = True  # not of a sweep
+    measures: bool = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, Any]]] = []
+        self.names: frozenset[str] = frozenset()
 
     def begin(self, event: Event) -> None:
-        self.rows, self.names = [], frozenset()
+        self.rows = []
+        self.names = frozenset()
 
     @abstractmethod
     def measure(self, event: Event) -> dict[str, Any] | None:

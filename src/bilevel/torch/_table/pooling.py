@@ -42,10 +42,11 @@ def _max_pool(count):
 
 def _adaptive_max_pool(count):
     def adaptive_max_pool(a, output_size):
-        pair = _indexed(a, count)
+        values, indices = _indexed(a, count)
         for axis, out in _last_first(_each(output_size, count)):
-            pair = _largest(*pair, axis, *_shares(a.shape[axis], out))
-        return pair
+            starts, sizes = _shares(a.shape[axis], out)
+            values, indices = _largest(values, indices, axis, starts, sizes)
+        return values, indices
 
     return adaptive_max_pool
 
@@ -83,7 +84,7 @@ def _largest(values, indices, axis, starts, sizes, apart=1):
 def _at(pair, places, axis):
     steps = set(np.diff(places).tolist()) or {1}
     if len(steps) == 1 and min(steps) > 0:
-        return [lax.slice_in_dim(a, places[0], places[-1] + 1, *steps, axis) for a in pair]
+        return [lax.slice_in_dim(a, places[0], places[-1] + 1, min(steps), axis) for a in pair]
     return [jnp.take(a, places, axis) for a in pair]
 
 

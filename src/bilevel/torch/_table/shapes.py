@@ -36,7 +36,7 @@ def transpose(a, dim0, dim1):
 @register("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
 def squeeze(a, dim=None):
     dims = range(a.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    return lax.squeeze(a, {d % a.ndim for d in dims if a.ndim and a.shape[d] == 1})
+    return lax.squeeze(a, sorted({d % a.ndim for d in dims if a.ndim and a.shape[d] == 1}))
 
 
 @register("aten.expand.default")
