@@ -62,3 +62,10 @@ def test_modules(case):
     make, shape = MODULES[case]
     torch.manual_seed(0)
     check_layer(make().double(), tensor(*shape))
+
+
+def test_one_number_for_all_axes():
+    """As nn.Conv2d(padding="valid") is exported."""
+    check(
+        "aten.convolution.default", tensor(1, 2, 5, 5), tensor(3, 2, 2, 2), None, [2], [0], [1], False, [0], 1
+    )

@@ -9,10 +9,10 @@ from bilevel.torch._table.registry import register
 @register("aten.convolution.default")
 def convolution(a, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     spatial = a.ndim - 2
+    each = lambda numbers: list(numbers) * (spatial // len(numbers))  # one number means all axes
+    stride, padding, dilation, output_padding = map(each, (stride, padding, dilation, output_padding))
     pads, spread = [(p, p) for p in padding], [1] * spatial
-    if (
-        transposed
-    ):  # a convolution with the flipped weight over the input with `stride - 1` zeros between its entries
+    if transposed:  # the flipped weight over the input with `stride - 1` zeros between its entries
         weight = _transposed(weight, groups)
         reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
         pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
