@@ -6,7 +6,13 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-collect_ignore_glob = [] if find_spec("torch") else ["*"]
+HAS_TORCH = find_spec("torch") is not None
+collect_ignore_glob = [] if HAS_TORCH else ["*"]
+
+if HAS_TORCH:
+    import torch
+
+    torch.set_num_threads(1)  # every worker of the tests has one core
 
 
 @pytest.fixture

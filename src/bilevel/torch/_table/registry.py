@@ -23,7 +23,7 @@ def register(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the translation of operations of torch, as a decorator.
 
-        @bl.torch.register(torch.ops.aten.erfcx.default)
+        @bl.torch.register(torch.ops.aten.special_erfcx.default)
         def erfcx(a):
             return jnp.exp(a**2) * jax.scipy.special.erfc(a)
 
